@@ -1,0 +1,40 @@
+"""What can go wrong, as exceptions that carry the exit code of the command line.
+
+A message says where, what was expected, what was found, and the remedy, in one sentence.
+"""
+
+
+class FedsimError(Exception):
+    """A fault that a user can mend; a bug is any other exception (exit code 1)."""
+
+    exit_code = 1
+
+
+class ConfigError(FedsimError):
+    """A fault in the YAML, an override or a plug-in's name or parameters."""
+
+    exit_code = 2
+
+
+class DataError(FedsimError):
+    """A file, image, label or user id that can't be used."""
+
+    exit_code = 3
+
+
+class PrivacyError(FedsimError):
+    """A setting under which the printed epsilon would not be true, or a budget that is spent."""
+
+    exit_code = 4
+
+
+class EngineError(FedsimError):
+    """A client that failed, a worker that can't be kept alive, an update that can't be summed."""
+
+    exit_code = 5
+
+
+class CheckpointError(FedsimError):
+    """A checkpoint or record that is unreadable, or belongs to other settings."""
+
+    exit_code = 6

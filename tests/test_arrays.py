@@ -1,0 +1,41 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedsim.arrays import l2_norm, zeros_like
+from fedsim.streams import torch_stream
+
+
+@given(st.lists(st.integers(0, 9000), max_size=4), st.integers(0, 100))
+def test_norm_equals_double_precision(sizes: list[int], seed: int) -> None:
+    generator = torch_stream(seed, "norm")
+    tensors = [torch.randn(size, generator=generator) for size in sizes]
+    exact = math.sqrt(sum(float(t.double().square().sum()) for t in tensors))
+    assert l2_norm(tensors) == pytest.approx(exact, rel=5e-7)
+
+
+def test_norm_of_many_elements_is_accurate_where_float32_is_not() -> None:
+    tensor = torch.randn(2_000_000, generator=torch_stream(0, "norm"))
+    exact = math.sqrt(float(tensor.double().square().sum()))
+    assert l2_norm([tensor]) == pytest.approx(exact, rel=5e-7)
+
+
+def test_norm_of_shapes_layouts_and_extremes() -> None:
+    image = torch.randn(8, 3, 16, 16, generator=torch_stream(0, "x"))
+    strided = image.contiguous(memory_format=torch.channels_last)
+    assert l2_norm([strided]) == pytest.approx(l2_norm([image]), rel=5e-7)
+    assert l2_norm([torch.tensor(3.0), torch.tensor([4.0])]) == 5.0
+    assert l2_norm([torch.full((2,), 1e25)]) == pytest.approx(math.sqrt(2) * 1e25, rel=1e-6)
+    assert math.isnan(l2_norm([torch.tensor([1.0, float("nan")])]))
+    assert math.isinf(l2_norm([torch.tensor([1.0, float("inf")])]))
+    assert l2_norm([torch.ones(3, dtype=torch.float64)]) == pytest.approx(math.sqrt(3), rel=1e-15)
+
+
+def test_zeros_are_contiguous() -> None:
+    image = torch.ones(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
+    zeros = zeros_like({"w": image})["w"]
+    assert zeros.is_contiguous()
+    assert not zeros.any()
