@@ -1,0 +1,1 @@
+"""Models, and how their weights are initialized and exchanged."""
