@@ -1,0 +1,90 @@
+"""Who takes part in a round, and in which order the work is dealt."""
+
+import heapq
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from fedsim.data.dataset import UserTable
+from fedsim.errors import ConfigError
+from fedsim.streams import numpy_stream
+
+Sampling = Literal["fixed_size", "poisson"]
+
+
+@dataclass(frozen=True)
+class CohortSampler:
+    """Draws each round's cohort; a pure function of (seed, round).
+
+    Attributes:
+        users: The population.
+        cohort_size: C. The cohort's size under ``fixed_size`` (uniform, without replacement), its
+            expected size under ``poisson`` (every user independently with probability C / N).
+        sampling: Which of the two.
+        seed: The run's seed.
+
+    Raises:
+        ConfigError: A cohort below one user or above the population.
+    """
+
+    users: UserTable
+    cohort_size: int
+    sampling: Sampling
+    seed: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.cohort_size <= len(self.users):
+            raise ConfigError(
+                f"federated.cohort_size: expected 1 to {len(self.users)} (the users of the train "
+                f"split), found {self.cohort_size}; lower it or use data with more users"
+            )
+
+    @property
+    def sampling_rate(self) -> float:
+        """Q = C / N."""
+        return self.cohort_size / len(self.users)
+
+    def draw(self, round_num: int) -> npt.NDArray[np.int64]:
+        """Return the round's users as positions in the table: images descending, then id.
+
+        A Poisson cohort may be empty. The cost depends on the cohort only: the number of users is
+        drawn first (binomial), then that many of them, which is the same distribution.
+        """
+        stream = numpy_stream(self.seed, "cohort", round_num)
+        population = len(self.users)
+        size = self.cohort_size
+        if self.sampling == "poisson":
+            size = int(stream.binomial(population, self.sampling_rate))
+        drawn = np.sort(stream.choice(population, size, replace=False, shuffle=False))
+        # Ids are sorted in the table, so a stable sort breaks ties by id.
+        by_size = np.argsort(-self.users.num_images[drawn], kind="stable")
+        return drawn[by_size].astype(np.int64)
+
+
+def deal(sizes: npt.NDArray[np.int64], num_blocks: int) -> list[list[int]]:
+    """Deal a cohort into blocks of even work.
+
+    Each member goes, in order, to the block that holds the fewest images so far (the first of
+    those that tie). The result depends on the cohort and on ``num_blocks`` alone, never on how many
+    workers there are: it fixes the order of every floating-point sum.
+
+    Args:
+        sizes: Images of each member, in the cohort's order.
+        num_blocks: Blocks to deal to; a smaller cohort fills one block per member.
+
+    Returns:
+        For each block the positions of its members, in order.
+
+    Examples:
+        >>> deal(np.array([5, 3, 2, 1]), 2)
+        [[0, 3], [1, 2]]
+    """
+    blocks: list[list[int]] = [[] for _ in range(min(num_blocks, len(sizes)))]
+    loads = [(0, index) for index in range(len(blocks))]
+    for position, size in enumerate(sizes):
+        load, index = heapq.heappop(loads)
+        blocks[index].append(position)
+        heapq.heappush(loads, (load + int(size), index))
+    return blocks

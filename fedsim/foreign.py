@@ -1,0 +1,260 @@
+"""Any Flower strategy, with our cohorts: what it samples from is this round's cohort.
+
+Left alone, a Flower strategy trains ``fraction_train`` of all nodes and draws them from the global
+``random``. Here it sees a Grid whose nodes are the cohort, so its own fraction stays 1, and the
+global generators are seeded around each of its calls and restored afterwards.
+"""
+
+import copy
+import random
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import (
+    ArrayRecord,
+    ConfigRecord,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from fedsim.arrays import Arrays
+from fedsim.cohort import CohortSampler
+from fedsim.errors import ConfigError, EngineError
+from fedsim.flower_seam import ensure_task_identity, to_arrays, to_record
+from fedsim.strategy import check_aggregate, node_id
+from fedsim.streams import numpy_stream
+from fedsim.update_sum import ROUND, USER
+
+
+class CohortGrid(Grid):
+    """A view of a Grid in which only the cohort is connected."""
+
+    def __init__(self, grid: Grid, node_ids: list[int], strategy: str) -> None:
+        self._grid, self._node_ids, self._strategy = grid, node_ids, strategy
+        self._asked = 0
+
+    def get_node_ids(self) -> list[int]:
+        """Return the cohort's nodes.
+
+        Raises:
+            EngineError: The strategy keeps asking: it waits for more nodes than the cohort holds,
+                and would for ever.
+        """
+        self._asked += 1
+        if self._asked > 8:
+            raise EngineError(
+                f"strategy {self._strategy}: expected to do with this round's cohort of "
+                f"{len(self._node_ids)}, found it waiting for more nodes; raise "
+                "federated.cohort_size or lower strategy.min_available_nodes and min_train_nodes"
+            )
+        return list(self._node_ids)
+
+    def set_run(self, run: Any) -> None:
+        """Pass on."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Any:
+        """Pass on."""
+        return self._grid.run
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        """Pass on."""
+        return self._grid.create_message(*args, **kwargs)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Pass on."""
+        return self._grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Pass on."""
+        return self._grid.pull_messages(message_ids)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Pass on."""
+        return self._grid.send_and_receive(messages, timeout=timeout)
+
+
+class ForeignStrategy(Strategy):
+    """Runs somebody's Flower strategy on our cohorts.
+
+    Args:
+        strategy: The strategy, as its author wrote it.
+        cohort: Who takes part.
+        seed: The run's seed.
+
+    Raises:
+        ConfigError: The strategy brings its own ``start``: fedsim's loop would never call it.
+    """
+
+    def __init__(self, strategy: Strategy, cohort: CohortSampler, seed: int) -> None:
+        self._strategy, self._cohort, self._seed = strategy, cohort, seed
+        self._name = type(strategy).__name__
+        self._sent: Arrays = {}
+        if type(strategy).start is not Strategy.start:
+            raise ConfigError(
+                f"strategy.name: {self._name} overrides start(), which is the training loop itself "
+                "and which fedsim's own loop replaces; use a strategy that overrides "
+                "configure_train and aggregate_train only"
+            )
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Let the strategy address the cohort; put its messages into the cohort's order."""
+        ensure_task_identity()
+        self._sent = to_arrays(arrays)
+        nodes = {node_id(int(index)): int(index) for index in self._cohort.draw(server_round)}
+        if not nodes:
+            return []
+        view = CohortGrid(grid, list(nodes), self._name)
+        with _seeded_globals(self._seed, self._name, server_round):
+            messages = list(
+                self._strategy.configure_train(server_round, arrays, ConfigRecord({**config}), view)
+            )
+        rank = {node: position for position, node in enumerate(nodes)}
+        for message in messages:
+            if message.metadata.dst_node_id not in rank:
+                raise EngineError(
+                    f"strategy {self._name}, round {server_round}: expected messages to this "
+                    f"round's cohort, found one to node {message.metadata.dst_node_id}; address "
+                    "nodes from grid.get_node_ids()"
+                )
+        messages.sort(key=lambda message: rank[message.metadata.dst_node_id])
+        users = self._cohort.users.ids
+        return [
+            _addressed(message, server_round, users[nodes[message.metadata.dst_node_id]])
+            for message in messages
+        ]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord, MetricRecord]:
+        """Let the strategy aggregate, and check what it returns."""
+        with _seeded_globals(self._seed, self._name, server_round, "aggregate"):
+            result = self._strategy.aggregate_train(server_round, replies)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise EngineError(
+                f"strategy {self._name}, round {server_round}: expected aggregate_train to return "
+                f"(arrays, metrics), found {type(result).__name__}; return both"
+            )
+        arrays, metrics = result
+        if arrays is None:
+            if next(iter(replies), None) is None:  # an empty cohort: nothing to aggregate
+                return to_record(self._sent), MetricRecord()
+            raise EngineError(
+                f"strategy {self._name}, round {server_round}: expected arrays, found None; "
+                "aggregate_train must return the new global arrays"
+            )
+        found = to_arrays(arrays)
+        check_aggregate(found, self._sent, self._name, server_round)
+        cast = {name: found[name].to(sent.dtype) for name, sent in self._sent.items()}
+        return to_record(cast), metrics if metrics is not None else MetricRecord()
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Return nothing: every round is scored by the loop."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> None:
+        """Return nothing: every round is scored by the loop."""
+
+    def summary(self) -> None:
+        """Print nothing."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the strategy's own state, or what of its attributes can be stored.
+
+        That is numbers, strings, arrays, records, and lists, tuples and dicts of these: the
+        moments of Flower's FedAdam, say. Anything else is taken to be what it was built with.
+        """
+        if hasattr(self._strategy, "state_dict"):
+            return {"own": self._strategy.state_dict()}
+        stored = {name: _encode(value) for name, value in vars(self._strategy).items()}
+        return {"attributes": {k: v for k, v in stored.items() if v is not _UNKNOWN}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what ``state_dict`` returned."""
+        if "own" in state:
+            self._strategy.load_state_dict(state["own"])  # type: ignore[attr-defined]
+        for name, value in state.get("attributes", {}).items():
+            setattr(self._strategy, name, _decode(value))
+
+
+_UNKNOWN = object()
+
+
+def _encode(value: Any) -> Any:
+    """Turn a value into tensors and plain containers, tagged so that ``_decode`` restores it."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.generic):
+        return ["scalar", torch.from_numpy(np.array(value))]
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return ["ndarray", torch.from_numpy(value.copy())]
+    if isinstance(value, torch.Tensor):
+        return ["tensor", value]
+    if isinstance(value, ArrayRecord):
+        return ["record", to_arrays(value)]
+    if isinstance(value, list | tuple):
+        items = [_encode(item) for item in value]
+        return _UNKNOWN if _UNKNOWN in items else [type(value).__name__, items]
+    if type(value) is dict and all(isinstance(key, str | int) for key in value):
+        encoded = {key: _encode(item) for key, item in value.items()}
+        return _UNKNOWN if _UNKNOWN in encoded.values() else ["dict", encoded]
+    return _UNKNOWN
+
+
+def _decode(value: Any) -> Any:
+    if not isinstance(value, list):
+        return value
+    kind, content = value
+    match kind:
+        case "scalar":
+            return content.numpy()[()]
+        case "ndarray":
+            return content.numpy()
+        case "record":
+            return to_record(content)
+        case "list":
+            return [_decode(item) for item in content]
+        case "tuple":
+            return tuple(_decode(item) for item in content)
+        case "dict":
+            return {key: _decode(item) for key, item in content.items()}
+        case _:
+            return content
+
+
+def _addressed(message: Message, round_num: int, user: str) -> Message:
+    """Copy a message and add the user to its config; strategies share one content among all."""
+    content = RecordDict(dict(message.content.items()))
+    configs = message.content.config_records
+    key = next(iter(configs), "config")
+    content[key] = ConfigRecord({**configs.get(key, {}), ROUND: round_num, USER: user})
+    addressed = copy.copy(message)
+    addressed.content = content
+    return addressed
+
+
+@contextmanager
+def _seeded_globals(seed: int, *keys: str | int) -> Iterator[None]:
+    """Seed ``random`` and ``numpy.random`` for code that draws from them; restore them after."""
+    stream = numpy_stream(seed, "foreign strategy", *keys)
+    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
+    random.seed(int(stream.integers(2**63)))
+    np.random.seed(int(stream.integers(2**32)))  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)  # noqa: NPY002

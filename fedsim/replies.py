@@ -1,0 +1,50 @@
+"""Replies of one round, computed as they are read."""
+
+import copy
+from collections.abc import Iterable, Iterator
+
+from flwr.app import ArrayRecord, Message, RecordDict
+
+from fedsim.flower_seam import to_arrays, to_record
+
+
+class Replies(Iterable[Message]):
+    """The replies to one round's messages, in the order of the messages.
+
+    ``drain`` streams: each reply's arrays may be overwritten once the next one is asked for.
+    Iterating keeps a private copy of every reply and may be repeated, which is what Flower's own
+    strategies rely on; they hold the whole cohort in memory.
+    """
+
+    def __init__(self, stream: Iterator[Message]) -> None:
+        self._stream = stream
+        self._kept: list[Message] | None = None
+
+    def drain(self) -> Iterator[Message]:
+        """Yield each reply once; the caller is done with one before it asks for the next."""
+        return iter(self._kept) if self._kept is not None else self._stream
+
+    def __iter__(self) -> Iterator[Message]:
+        if self._kept is None:
+            self._kept = [_private_copy(reply) for reply in self._stream]
+        return iter(self._kept)
+
+
+def drain(replies: Iterable[Message]) -> Iterator[Message]:
+    """Stream our own replies; iterate over anybody else's."""
+    return replies.drain() if isinstance(replies, Replies) else iter(replies)
+
+
+def _private_copy(reply: Message) -> Message:
+    if not reply.has_content():
+        return reply
+    content = RecordDict()
+    for key, record in reply.content.items():
+        content[key] = (
+            to_record({name: tensor.clone() for name, tensor in to_arrays(record).items()})
+            if isinstance(record, ArrayRecord)
+            else record
+        )
+    private = copy.copy(reply)
+    private.content = content
+    return private
