@@ -1,0 +1,1 @@
+"""Grids: where clients run."""

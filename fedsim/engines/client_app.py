@@ -1,0 +1,80 @@
+"""The ClientApp: trains the user that a message names, or scores a slice of a split."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import torch
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedsim.arrays import Arrays
+from fedsim.flower_seam import to_arrays, to_record
+from fedsim.training.local import LocalResult
+from fedsim.update_sum import ARRAYS, METRICS, ROUND, USER
+
+SPLIT, INDICES = "split", "indices"
+"""Keys of an evaluate message's config record."""
+
+LOGITS = "logits"
+"""Key of the scores in the reply to an evaluate message."""
+
+
+class LocalModel(Protocol):
+    """One model with the data it trains and scores on. Lives in one process, serves every user."""
+
+    @property
+    def arrays(self) -> Arrays:
+        """The model's own tensors, by name: what is exchanged."""
+        ...
+
+    def train(self, user: str, round_num: int) -> LocalResult:
+        """Train on one user's examples, in place."""
+        ...
+
+    def logits(self, split: str, indices: list[int]) -> torch.Tensor:
+        """Score some examples of a split: shape (len(indices), labels)."""
+        ...
+
+
+def client_app(model: LocalModel) -> ClientApp:
+    """Make the ClientApp around a model.
+
+    The arrays of a train reply are the model's own, without a copy: whoever called the app is done
+    with them before it calls again.
+    """
+    app = ClientApp()
+    own = model.arrays
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        config = _first(message.content.config_records)
+        _load(own, _first(message.content.array_records))
+        result = model.train(config[USER], config[ROUND])
+        metrics = MetricRecord(
+            {"num-examples": result.num_examples, "train_loss": result.train_loss}
+        )
+        return Message(RecordDict({ARRAYS: to_record(own), METRICS: metrics}), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        config = _first(message.content.config_records)
+        _load(own, _first(message.content.array_records))
+        logits = model.logits(config[SPLIT], config[INDICES])
+        return Message(RecordDict({ARRAYS: to_record({LOGITS: logits})}), reply_to=message)
+
+    return app
+
+
+MakeClientApp = Callable[[], ClientApp]
+"""Builds the app in the process that runs it; picklable."""
+
+
+def _first(records: Mapping[str, Any]) -> Any:
+    """Foreign strategies name their records as they like, but send one of each."""
+    return next(iter(records.values()))
+
+
+def _load(own: Arrays, record: ArrayRecord) -> None:
+    received = to_arrays(record)
+    with torch.no_grad():
+        torch._foreach_copy_(list(own.values()), [received[name] for name in own])

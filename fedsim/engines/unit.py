@@ -1,0 +1,124 @@
+"""The unit of work: what one worker does between two words with the Grid."""
+
+import copy
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedsim.arrays import Arrays
+from fedsim.errors import EngineError, FedsimError
+from fedsim.flower_seam import to_arrays
+from fedsim.update_sum import ARRAYS, FOLD, ROUND, USER, FoldRule, UpdateSum
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Messages that one worker answers in order: a block of users, or a single message.
+
+    Attributes:
+        messages: At least one.
+        rule: How the users' updates are folded into one reply; None for a single message whose
+            reply is handed on as it is.
+    """
+
+    messages: tuple[Message, ...]
+    rule: FoldRule | None
+
+
+def split_into_units(messages: Iterable[Message]) -> Iterator[Unit]:
+    """Cut a round's messages into units: neighbours that share a block and ask to be folded."""
+    for group, members in groupby(messages, key=_block_of):
+        if group is None:
+            for message in members:
+                yield Unit((message,), rule=None)
+        else:
+            block = tuple(members)
+            yield Unit(block, FoldRule.from_record(block[0].content.config_records[FOLD]))
+
+
+def _block_of(message: Message) -> str | None:
+    return message.metadata.group_id if FOLD in message.content else None
+
+
+def execute(app: ClientApp, unit: Unit, total: Arrays | None) -> Message:
+    """Answer a unit's messages, on one torch thread.
+
+    Args:
+        app: The ClientApp.
+        unit: What to do.
+        total: For a unit that is folded: zeroed here, then the block's sum grows in it.
+
+    Returns:
+        The client's reply, or one that holds the block's sum, in ``total``'s memory.
+
+    Raises:
+        EngineError: A client failed, with the user, the round and the traceback.
+    """
+    with one_thread():
+        if unit.rule is None or total is None:
+            return _call(app, unit.messages[0])
+        for tensor in total.values():
+            tensor.zero_()
+        block = UpdateSum(total)
+        for message in unit.messages:
+            reply = _call(app, message)
+            received = to_arrays(message.content.array_records[ARRAYS])
+            block.add(reply, received, unit.rule, user=_name_of(message))
+        return Message(block.to_content(), reply_to=unit.messages[0])
+
+
+def _call(app: ClientApp, message: Message) -> Message:
+    # A fresh content: an app that writes into its message must not reach the next client.
+    private = copy.copy(message)
+    private.content = RecordDict(dict(message.content.items()))
+    context = Context(
+        run_id=message.metadata.run_id,
+        node_id=message.metadata.dst_node_id,
+        node_config={},
+        state=RecordDict(),
+        run_config={},
+    )
+    try:
+        return app(private, context)
+    except FedsimError:
+        raise
+    except Exception as error:
+        raise EngineError(
+            f"{_name_of(message)}, {_round_of(message)}: the client failed with "
+            f"{type(error).__name__}: {error}; mend the client or leave the user out\n"
+            f"{traceback.format_exc()}"
+        ) from error
+
+
+def _name_of(message: Message) -> str:
+    for config in message.content.config_records.values():
+        if USER in config:
+            return str(config[USER])
+    return f"node {message.metadata.dst_node_id}"
+
+
+def _round_of(message: Message) -> str:
+    for config in message.content.config_records.values():
+        if ROUND in config:
+            return f"round {config[ROUND]!r}"
+    return "outside of training"
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run with one torch thread, and restore the number: another one gives other bits."""
+    before = torch.get_num_threads()
+    if before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

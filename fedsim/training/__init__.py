@@ -1,0 +1,1 @@
+"""Training on one machine's examples: one step, one user."""

@@ -1,0 +1,109 @@
+"""Local training: what one user does in one round. There is no other such function."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from fedsim.data.dataset import Examples
+from fedsim.data.transforms import Transform
+from fedsim.training.step import GradientFn, Sgd
+
+
+@dataclass(frozen=True)
+class LocalSettings:
+    """How one user trains.
+
+    Attributes:
+        epochs: Passes over the user's examples.
+        batch_size: Examples a step.
+        learning_rate, momentum, weight_decay, max_grad_norm: See ``Sgd``.
+        poisson: Draw every batch by Poisson sampling, as DP-SGD's accounting supposes, with
+            probability ``min(1, batch_size / n)`` per example; a pass is then ``ceil(n /
+            batch_size)`` steps, and a batch may be empty.
+        channels_last: How a batch lies in memory.
+    """
+
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    max_grad_norm: float | None = None
+    poisson: bool = False
+    channels_last: bool = True
+
+
+@dataclass(frozen=True)
+class LocalResult:
+    """What local training returns beside the changed parameters.
+
+    Attributes:
+        num_examples: The user's examples.
+        train_loss: Mean loss over all examples of all steps; 0 if every batch was empty.
+    """
+
+    num_examples: int
+    train_loss: float
+
+
+def train_locally(
+    parameters: list[torch.Tensor],
+    gradient: GradientFn,
+    examples: Examples,
+    transform: Transform,
+    settings: LocalSettings,
+    generator: torch.Generator,
+) -> LocalResult:
+    """Train in place on one user's examples.
+
+    Args:
+        parameters: The model's trainable parameters.
+        gradient: The plain gradient, or a private one.
+        examples: At least one.
+        transform: From uint8 images to the model's inputs.
+        settings: Epochs, batch size, optimizer.
+        generator: Where the order of the examples and the augmentation are drawn from.
+    """
+    optimizer = Sgd(
+        settings.learning_rate, settings.momentum, settings.weight_decay, settings.max_grad_norm
+    )
+    batches = _poisson_batches if settings.poisson else _shuffled_batches
+    # Without augmentation an image's input is the same in every epoch: make it once.
+    inputs = (
+        None if transform.is_random else _laid_out(transform.eval_batch(examples.images), settings)
+    )
+    total_loss, num_seen = torch.zeros(()), 0
+    for batch in batches(len(examples), settings, generator):
+        batch_inputs = (
+            inputs[batch]
+            if inputs is not None
+            else _laid_out(transform.train_batch(examples.images[batch], generator), settings)
+        )
+        loss, gradients = gradient(batch_inputs, examples.labels[batch])
+        optimizer.step(parameters, gradients)
+        total_loss += loss
+        num_seen += len(batch)
+    return LocalResult(len(examples), float(total_loss) / num_seen if num_seen else 0.0)
+
+
+def _shuffled_batches(
+    num_examples: int, settings: LocalSettings, generator: torch.Generator
+) -> Iterator[torch.Tensor]:
+    for _ in range(settings.epochs):
+        order = torch.randperm(num_examples, generator=generator)
+        yield from torch.split(order, settings.batch_size)
+
+
+def _poisson_batches(
+    num_examples: int, settings: LocalSettings, generator: torch.Generator
+) -> Iterator[torch.Tensor]:
+    rate = min(1.0, settings.batch_size / num_examples)
+    for _ in range(settings.epochs * math.ceil(num_examples / settings.batch_size)):
+        yield torch.nonzero(torch.rand(num_examples, generator=generator) < rate).flatten()
+
+
+def _laid_out(inputs: torch.Tensor, settings: LocalSettings) -> torch.Tensor:
+    layout = torch.channels_last if settings.channels_last else torch.contiguous_format
+    return inputs.contiguous(memory_format=layout)

@@ -1,0 +1,92 @@
+"""One optimizer step on one batch."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from fedsim.arrays import l2_norm
+
+GradientFn = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, list[torch.Tensor]]]
+"""From inputs (n, 3, S, S) and labels (n, labels) to the summed loss of the batch (a scalar) and
+the gradient that the step takes, one tensor per trainable parameter."""
+
+
+def example_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return each example's loss: binary cross-entropy with logits, the mean over its labels.
+
+    Args:
+        logits: Shape (n, labels).
+        labels: The same shape, 0 or 1.
+
+    Returns:
+        Shape (n,).
+
+    Examples:
+        >>> example_losses(torch.zeros(1, 2), torch.tensor([[0, 1]]))
+        tensor([0.6931])
+    """
+    targets = labels.to(logits.dtype)
+    return binary_cross_entropy_with_logits(logits, targets, reduction="none").mean(dim=1)
+
+
+def mean_gradient(model: nn.Module) -> GradientFn:
+    """Return the plain gradient: of the mean loss over the batch."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+
+    def gradient(
+        inputs: torch.Tensor, labels: torch.Tensor
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        loss = example_losses(model(inputs), labels).mean()
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        filled = [
+            torch.zeros_like(p) if g is None else g
+            for p, g in zip(parameters, gradients, strict=True)
+        ]
+        return loss.detach() * len(inputs), filled
+
+    return gradient
+
+
+@dataclass
+class Sgd:
+    """Stochastic gradient descent with momentum, as ``torch.optim.SGD`` defines it.
+
+    ``g <- g + weight_decay * p``, ``b <- momentum * b + g`` (``b = g`` at first),
+    ``p <- p - learning_rate * b``. A gradient longer than ``max_grad_norm`` is scaled to it first.
+
+    A fresh object is a fresh optimizer; making one costs nothing, and there is one per user and
+    round.
+
+    Attributes:
+        learning_rate: Above 0.
+        momentum: In [0, 1).
+        weight_decay: 0 or more.
+        max_grad_norm: Bound of the global L2 norm, or None.
+    """
+
+    learning_rate: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    max_grad_norm: float | None = None
+    _buffers: list[torch.Tensor] = field(default_factory=list, repr=False)
+
+    @torch.no_grad()
+    def step(self, parameters: list[torch.Tensor], gradients: list[torch.Tensor]) -> None:
+        """Update the parameters in place; the gradients may be written to."""
+        if self.max_grad_norm is not None:
+            norm = l2_norm(gradients)
+            if norm > self.max_grad_norm:
+                torch._foreach_mul_(gradients, self.max_grad_norm / norm)
+        if self.weight_decay:
+            torch._foreach_add_(gradients, parameters, alpha=self.weight_decay)
+        if self.momentum:
+            if self._buffers:
+                torch._foreach_mul_(self._buffers, self.momentum)
+                torch._foreach_add_(self._buffers, gradients)
+            else:
+                self._buffers = gradients
+            gradients = self._buffers
+        torch._foreach_add_(parameters, gradients, alpha=-self.learning_rate)

@@ -1,0 +1,87 @@
+"""One model with the data that it trains and scores on, in the process that does it."""
+
+from bisect import bisect_left
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedsim.arrays import Arrays
+from fedsim.data.dataset import FederatedDataset
+from fedsim.data.transforms import Transform
+from fedsim.errors import DataError
+from fedsim.models.initialize import exchanged_tensors
+from fedsim.privacy.per_sample import PrivateGradient
+from fedsim.streams import global_torch_stream, torch_stream
+from fedsim.training.local import LocalResult, LocalSettings, train_locally
+from fedsim.training.step import mean_gradient
+
+
+class Trainer:
+    """Trains any user, one after another, with one model.
+
+    Args:
+        model: Its parameters are overwritten by every message.
+        dataset: Read in this process.
+        transform: From images to inputs.
+        settings: How a user trains.
+        seed: The run's seed.
+        private_gradient: For example-level DP-SGD.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        dataset: FederatedDataset,
+        transform: Transform,
+        settings: LocalSettings,
+        *,
+        seed: int,
+        private_gradient: PrivateGradient | None = None,
+    ) -> None:
+        self._model, self._dataset, self._transform = model, dataset, transform
+        self._settings, self._seed = settings, seed
+        self._parameters: list[torch.Tensor] = [p for p in model.parameters() if p.requires_grad]
+        self._private_gradient = private_gradient
+        self._plain_gradient = mean_gradient(model)
+        self._users = dataset.users("train")
+        self._offsets = np.concatenate([[0], np.cumsum(self._users.num_images)])
+        self.arrays: Arrays = exchanged_tensors(model)
+
+    def train(self, user: str, round_num: int) -> LocalResult:
+        """Train in place on one user's examples."""
+        index = bisect_left(self._users.ids, user)
+        if index == len(self._users) or self._users.ids[index] != user:
+            raise DataError(
+                f"round {round_num}: expected a user of the train split, found {user!r}; check the "
+                "data that this process reads"
+            )
+        start, stop = self._offsets[index], self._offsets[index + 1]
+        examples = self._dataset.load("train", np.arange(start, stop))
+        keys = (round_num, user)
+        gradient = self._plain_gradient
+        if self._private_gradient is not None:
+            noise = torch_stream(self._seed, "example-level noise", *keys)
+            gradient = self._private_gradient.for_user(
+                noise, min(self._settings.batch_size, len(examples))
+            )
+        self._model.train()
+        with global_torch_stream(self._seed, "model", *keys):
+            return train_locally(
+                self._parameters,
+                gradient,
+                examples,
+                self._transform,
+                self._settings,
+                torch_stream(self._seed, "batches", *keys),
+            )
+
+    @torch.no_grad()
+    def logits(self, split: str, indices: list[int]) -> torch.Tensor:
+        """Score some examples of a split: shape (len(indices), labels)."""
+        self._model.eval()
+        examples = self._dataset.load(split, np.asarray(indices, dtype=np.int64))
+        layout = torch.channels_last if self._settings.channels_last else torch.contiguous_format
+        inputs = self._transform.eval_batch(examples.images).contiguous(memory_format=layout)
+        logits: torch.Tensor = self._model(inputs)
+        return logits
