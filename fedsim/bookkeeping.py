@@ -1,0 +1,75 @@
+"""What follows every round, federated or centralized: score, keep the best, record, checkpoint."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fedsim.evaluation.scoring import SplitScorer
+from fedsim.record import RunFolder
+from fedsim.state import RunState, save_checkpoint
+
+
+class Bookkeeper:
+    """Closes rounds.
+
+    Args:
+        folder: The run's folder.
+        settings: What the numbers depend on; goes into the checkpoint.
+        validation: Scores the validation split.
+        num_rounds: The last round; it is always scored, and so is round 0.
+        score_every: Rounds between scores.
+        checkpoint_every: Rounds between checkpoints.
+        report: Told every line that is recorded.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        settings: dict[str, Any],
+        validation: SplitScorer,
+        *,
+        num_rounds: int,
+        score_every: int = 1,
+        checkpoint_every: int = 1,
+        report: Callable[[dict[str, Any]], None] = lambda line: None,
+    ) -> None:
+        self._folder, self._settings, self._validation = folder, settings, validation
+        self._num_rounds, self._score_every = num_rounds, score_every
+        self._checkpoint_every, self._report = checkpoint_every, report
+        self._unsaved: RunState | None = None
+
+    def close_round(
+        self, state: RunState, training: Mapping[str, Any] | None, spent: dict[str, Any]
+    ) -> RunState:
+        """Score and record the round that ``state`` ends, and save a checkpoint when one is due.
+
+        Args:
+            state: After the round.
+            training: What training reported; None for round 0.
+            spent: The epsilons so far.
+
+        Returns:
+            The state, with its best round brought up to date.
+        """
+        round_num = state.round_num
+        if training is not None:
+            words = {key.replace("-", "_"): value for key, value in training.items()}
+            loss = words.pop("train_loss", None)
+            self._write({"round": round_num, "split": "train", "loss": loss, **words, **spent})
+        if round_num % self._score_every == 0 or round_num == self._num_rounds:
+            scores = self._validation.score(state.arrays)
+            state = state.keep_best(scores["macro_ap"])
+            self._write({"round": round_num, "split": "val", **scores, **spent})
+        self._unsaved = state
+        if round_num % self._checkpoint_every == 0 or round_num == self._num_rounds:
+            self.save()
+        return state
+
+    def save(self) -> None:
+        """Save the last closed round, unless that was done."""
+        if self._unsaved is not None:
+            save_checkpoint(self._unsaved, self._folder.checkpoint, self._settings)
+            self._unsaved = None
+
+    def _write(self, line: dict[str, Any]) -> None:
+        self._folder.append(line)
+        self._report(line)

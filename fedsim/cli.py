@@ -1,0 +1,112 @@
+"""The command line. Heavy imports wait for the command that needs them."""
+
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedsim import __version__
+from fedsim.errors import ConfigError, FedsimError
+
+app = typer.Typer(
+    help="Federated learning on images that belong to users.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+data_app = typer.Typer(help="Convert data sets.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+
+def main() -> None:
+    """Run the command line; a fault that the user can mend gives its sentence and exit code."""
+    try:
+        app()
+    except FedsimError as error:
+        print(f"fedsim: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except Exception:
+        traceback.print_exc()
+        print("fedsim: this is a bug, please report it with the lines above", file=sys.stderr)
+        sys.exit(1)
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.command()
+def run(
+    file: Annotated[Path, typer.Argument(help="A YAML file.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="dotted.key=value, wins over the file.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of all runs.")] = Path("runs"),
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from checkpoints; skip finished runs.")
+    ] = False,
+) -> None:
+    """Train every run that FILE describes, score it each round, and compare them on test.
+
+    Example: fedsim run experiments/quickstart.yaml federated.num_rounds=10 --out /tmp/runs
+    """
+    from rich.console import Console
+
+    from fedsim.config_file import load_runs
+
+    configs = load_runs(file, overrides or [])
+
+    from fedsim.display import ConsoleReporter, class_table, comparison_table
+    from fedsim.experiment import jobs_of, run_jobs
+
+    console = Console()
+    try:
+        with ConsoleReporter(console) as reporter:
+            summaries = run_jobs(jobs_of(configs), out, reporter, resume=resume)
+    except KeyboardInterrupt:  # here, since typer would end without a word
+        print("fedsim: stopped with a checkpoint; go on with --resume", file=sys.stderr)
+        raise typer.Exit(130) from None
+    wide = console if console.is_terminal else Console(width=160)
+    wide.print()
+    wide.print(class_table(summaries))
+    wide.print(comparison_table(summaries))
+    wide.print(f"Records: {out / configs[0].name}", markup=False, highlight=False)
+
+
+@data_app.command()
+def convert(
+    source: Annotated[Path, typer.Argument(help="A folder in FLAIR's layout.")],
+    destination: Annotated[Path, typer.Argument(help="The HDF5 file to write.")],
+) -> None:
+    """Convert SOURCE to fedsim's HDF5 format, checking every image on the way.
+
+    Example: fedsim data convert ~/flair ~/flair.h5
+    """
+    from rich.progress import Progress
+
+    from fedsim.data.convert import convert as convert_folder
+
+    if not source.is_dir():
+        raise ConfigError(
+            f"{source}: expected a folder with labels_and_metadata.json and small_images, found "
+            f"{'a file' if source.exists() else 'nothing'}; check the path"
+        )
+    with Progress(transient=True) as progress:
+        task = progress.add_task("images", total=None)
+        summary = convert_folder(
+            source,
+            destination,
+            progress=lambda done, total: progress.update(task, completed=done, total=total),
+        )
+    print(summary)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,290 @@
+"""The settings of a run: a frozen tree, checked before any work.
+
+Field names are the words of the documentation; ``fedsim.config_file`` reads them from YAML. A
+component (strategy, model, data set) takes its own parameters beside ``name``: they are checked
+against its signature when it is built.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    """A part of the tree: frozen, no unknown keys, no silent conversions."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Component(BaseModel):
+    """Something with a name and parameters of its own."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
+
+    name: str
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Every key but ``name``."""
+        return dict(self.model_extra or {})
+
+
+class DataConfig(Section):
+    """Which data, and how an image becomes an input.
+
+    Attributes:
+        source: ``openclipart``, a fedsim HDF5 file, a folder in FLAIR's layout, or a
+            ``package.module:Class`` of one's own.
+        labels: FLAIR's 17 coarse or 1,628 fine labels (17 and 81 on OpenClipart).
+        image_size: Side in pixels of the square to which images are decoded.
+        augmentation: What training does to an image beyond that.
+        input_size: Side of what the model sees; the default is ``image_size``.
+        normalization: Mean and standard deviation per channel.
+        max_images_per_user: A train user's images beyond this many are left out.
+        cache_mb: Decoded images are kept up to this size, per process and split.
+    """
+
+    source: str = "openclipart"
+    labels: Literal["coarse", "fine"] = "coarse"
+    image_size: Count = 32
+    augmentation: Literal["none", "flip", "random_crop", "random_resized_crop"] = "none"
+    input_size: Count | None = None
+    normalization: Literal["centered", "imagenet"] = "centered"
+    max_images_per_user: Count | None = None
+    cache_mb: Annotated[int, Field(ge=0)] = 512
+
+
+class ModelConfig(Component):
+    """The model: ``cnn``, ``resnet18``, or ``package.module:function`` of one's own.
+
+    Attributes:
+        name: Which one.
+        memory_format: How images lie in memory. The two differ in the last bits of the numbers.
+    """
+
+    name: str = "cnn"
+    memory_format: Literal["channels_last", "contiguous"] = "channels_last"
+
+
+class LocalConfig(Section):
+    """How one user trains.
+
+    Attributes:
+        epochs: Passes over the user's images.
+        batch_size: Images a step; the last batch of a pass may be smaller. Under example-level
+            DP-SGD the expected size.
+        learning_rate: Of SGD.
+        momentum: Of SGD, starting at zero for every user and round.
+        weight_decay: L2 penalty's factor.
+        max_grad_norm: A batch's gradient is scaled to at most this global L2 norm.
+    """
+
+    epochs: Count = 1
+    batch_size: Count = 16
+    learning_rate: Positive = 0.1
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: NonNegative = 0.0
+    max_grad_norm: Positive | None = None
+
+
+class FederatedConfig(Section):
+    """Rounds and cohorts.
+
+    Attributes:
+        num_rounds: T.
+        cohort_size: C, the users of a round; the expected number under Poisson sampling.
+        sampling: ``poisson`` (every user with probability C / N) or ``fixed_size`` (C users without
+            replacement). The default is Poisson under central DP, fixed size otherwise.
+        local: How one user trains.
+    """
+
+    num_rounds: Count = 100
+    cohort_size: Count = 20
+    sampling: Literal["poisson", "fixed_size"] | None = None
+    local: LocalConfig = LocalConfig()
+
+
+class StrategyConfig(Component):
+    """The aggregation strategy: a registered name, ``package.module:Class`` or ``./file.py:Class``.
+
+    Attributes:
+        name: Which one.
+    """
+
+    name: str = "fedavg"
+
+
+class DeploymentConfig(Section):
+    """A deployment that the run predicts: an assumption of the user's, printed as such.
+
+    Attributes:
+        population_size: Users that can be sampled there.
+        cohort_size: Users of a round there.
+    """
+
+    population_size: Count
+    cohort_size: Count
+
+    @model_validator(mode="after")
+    def _cohort_within_population(self) -> "DeploymentConfig":
+        if self.cohort_size > self.population_size:
+            raise ValueError(
+                f"cohort_size: expected at most population_size = {self.population_size}, found "
+                f"{self.cohort_size}; lower it"
+            )
+        return self
+
+
+class CentralPrivacyConfig(Section):
+    """User-level DP: the server clips every user's update and noises the sum.
+
+    Attributes:
+        clipping_norm: S, the L2 bound of one user's update.
+        noise_multiplier: Standard deviation of the noise on the sum over its sensitivity, at
+            ``noise_cohort_size``. Give this or ``epsilon``.
+        epsilon: Target of ``epsilon_at_noise_cohort`` over all rounds; the noise follows from it.
+        delta: The default is N^-1.1 of the population that epsilon is about.
+        noise_cohort_size: The cohort that the noise is calibrated for; the noise is then scaled to
+            the cohort at hand, so that both have the same signal-to-noise ratio. The default is the
+            deployment's cohort, or ``federated.cohort_size``.
+        deployment: Another population and cohort that the run predicts.
+        accountant: ``pld`` (tight) or ``rdp``.
+    """
+
+    clipping_norm: Positive
+    noise_multiplier: NonNegative | None = None
+    epsilon: Positive | None = None
+    delta: Fraction | None = None
+    noise_cohort_size: Count | None = None
+    deployment: DeploymentConfig | None = None
+    accountant: Literal["pld", "rdp"] = "pld"
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> "CentralPrivacyConfig":
+        if (self.noise_multiplier is None) == (self.epsilon is None):
+            raise ValueError(
+                "expected exactly one of noise_multiplier and epsilon, found "
+                f"{'neither' if self.epsilon is None else 'both'}; give one"
+            )
+        return self
+
+
+class ExampleLevelPrivacyConfig(Section):
+    """Example-level DP-SGD on every user's own training.
+
+    Attributes:
+        max_grad_norm: L2 bound of one example's gradient.
+        noise_multiplier: Standard deviation of the noise on a batch's sum over ``max_grad_norm``.
+        delta: Of every user's epsilon.
+        accountant: ``rdp`` or ``pld``.
+    """
+
+    max_grad_norm: Positive
+    noise_multiplier: NonNegative
+    delta: Fraction = 1e-5
+    accountant: Literal["pld", "rdp"] = "rdp"
+
+
+class PrivacyConfig(Section):
+    """Central DP, example-level DP-SGD, both or neither.
+
+    Attributes:
+        central: The server's part.
+        example_level: The users' part.
+    """
+
+    central: CentralPrivacyConfig | None = None
+    example_level: ExampleLevelPrivacyConfig | None = None
+
+
+class CentralizedConfig(Section):
+    """The baseline that trains the same model on the pooled train split.
+
+    Attributes:
+        epochs: Passes over the pooled images; each is scored like a round.
+        batch_size: Images a step.
+        optimizer: ``adam`` or ``sgd``.
+        learning_rate: Of the optimizer.
+        momentum: Of SGD.
+        weight_decay: L2 penalty's factor.
+    """
+
+    epochs: Count = 10
+    batch_size: Count = 64
+    optimizer: Literal["adam", "sgd"] = "adam"
+    learning_rate: Positive = 1e-3
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: NonNegative = 0.0
+
+
+class EvaluationConfig(Section):
+    """How models are scored.
+
+    Attributes:
+        every: Rounds between scores on the validation split; the last round is always scored.
+        batch_size: Images a forward pass. Part of the numbers' last bits.
+        num_val_images: Score a fixed, seeded subset of the validation split, of this size.
+        bootstrap_resamples: Resamples, by user, for the intervals on test; 0 for none.
+    """
+
+    every: Count = 1
+    batch_size: Count = 128
+    num_val_images: Count | None = None
+    bootstrap_resamples: Annotated[int, Field(ge=0)] = 500
+
+
+class EngineConfig(Section):
+    """Where clients run. Nothing here changes a number.
+
+    Attributes:
+        name: ``in_process``: workers on this machine.
+        workers: Processes; the default is the number of cores.
+        checkpoint_every: Rounds between checkpoints.
+    """
+
+    name: Literal["in_process"] = "in_process"
+    workers: Count | None = None
+    checkpoint_every: Count = 1
+
+
+class RunConfig(Section):
+    """All settings of one run.
+
+    Attributes:
+        name: Of the experiment; its folder.
+        case: Which of the file's cases this is.
+        seed: Every draw of the run follows from it.
+        data: Which data.
+        model: Which model.
+        federated: Rounds and cohorts.
+        strategy: How updates are combined.
+        privacy: What is noised.
+        centralized: The baseline; its presence adds it.
+        evaluation: How models are scored.
+        engine: Where clients run.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    case: str | None = None
+    seed: Annotated[int, Field(ge=0)] = 0
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    federated: FederatedConfig = FederatedConfig()
+    strategy: StrategyConfig = StrategyConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
+    centralized: CentralizedConfig | None = None
+    evaluation: EvaluationConfig = EvaluationConfig()
+    engine: EngineConfig = EngineConfig()
+
+    @model_validator(mode="after")
+    def _resolve_sampling(self) -> "RunConfig":
+        if self.federated.sampling is None:
+            sampling = "poisson" if self.privacy.central else "fixed_size"
+            federated = self.federated.model_copy(update={"sampling": sampling})
+            object.__setattr__(self, "federated", federated)
+        return self

@@ -1,0 +1,186 @@
+"""What a run shows: a line a round and a bar on a terminal, plain lines elsewhere, tables."""
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+
+class ConsoleReporter:
+    """Shows runs as they go.
+
+    Args:
+        console: Where to; a live bar stands under the lines if it is a terminal.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task("", visible=False)
+        self._total = 0
+        self._training: Mapping[str, Any] = {}
+
+    def __enter__(self) -> "ConsoleReporter":
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def started(self, run_id: str, num_rounds: int, done: int) -> None:
+        """Head a run's lines."""
+        self._total, self._training = num_rounds, {}
+        resumed = f", resumed after round {done}" if done else ""
+        self._print(f"\n{run_id}: {num_rounds} rounds{resumed}")
+        self._progress.update(
+            self._task, description=run_id, total=num_rounds, completed=done, visible=True
+        )
+
+    def recorded(self, line: dict[str, Any]) -> None:
+        """Show a round: its scores, or its training if it was not scored."""
+        if line["split"] == "train":
+            self._training = line
+            self._progress.update(self._task, completed=line["round"])
+            return
+        seconds = line["seconds"] + self._training.get("seconds", 0.0)
+        loss = self._training.get("loss")
+        parts = [
+            f"  round {line['round']:>{len(str(self._total))}}/{self._total}",
+            f"val macro AP {percent(line['macro_ap'])}",
+            f"micro AP {percent(line['micro_ap'])}",
+            f"train loss {loss:.4f}" if loss is not None else "train loss      -",
+            *_spent(line),
+            f"{seconds:.2f} s",
+        ]
+        self._print("  ".join(parts))
+
+    def finished(self, run_id: str, summary: dict[str, Any], skipped: bool) -> None:
+        """Close a run's lines."""
+        self._progress.update(self._task, visible=False)
+        scores = summary["test"]["scores"]
+        how = "was finished before" if skipped else f"done in {summary['seconds']:.0f} s"
+        self._print(
+            f"{run_id}: {how}; best round {summary['best_round']}, test macro AP "
+            f"{percent(scores['macro_ap'])}, micro AP {percent(scores['micro_ap'])}"
+        )
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def comparison_table(summaries: list[dict[str, Any]]) -> Table:
+    """Make the table that compares finished runs with the constant predictor on test."""
+    table = Table(title="test, from the best validation round", title_justify="left")
+    table.add_column("run", no_wrap=True)
+    for name in ("macro AP", "95 %", "micro AP", "95 %", "best round"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("epsilon as run", "epsilon at noise cohort", "largest user epsilon"):
+        table.add_column(name, justify="right")
+    table.add_column("time", justify="right", no_wrap=True)
+    for constant in _distinct([s["constant_predictor"]["test"] for s in summaries]):
+        scores = [percent(constant["macro_ap"]), "", percent(constant["micro_ap"])]
+        table.add_row("constant predictor", *scores, "", "", "", "", "", "")
+    for summary in summaries:
+        table.add_row(summary["run_id"], *_scores(summary), *_epsilons(summary))
+    return table
+
+
+def class_table(summaries: list[dict[str, Any]]) -> Table:
+    """Make the table of every class's AP on test."""
+    table = Table(title="AP per class on test", title_justify="left")
+    table.add_column("label", no_wrap=True)
+    table.add_column("train", justify="right")
+    table.add_column("test", justify="right")
+    for summary in summaries:
+        table.add_column(summary["run_id"], justify="right")
+    for rows in zip(*(s["test"]["per_class"] for s in summaries), strict=True):
+        first = rows[0]
+        counts = (str(first["train_positives"]), str(first["positives"]))
+        table.add_row(first["label"], *counts, *(percent(row["ap"]) for row in rows))
+    return table
+
+
+def percent(fraction: float | None) -> str:
+    """Format a fraction as percent; a dash for what could not be computed.
+
+    Examples:
+        >>> percent(0.1234), percent(None)
+        (' 12.34', '     -')
+    """
+    return "     -" if fraction is None else f"{100 * fraction:6.2f}"
+
+
+def epsilon(value: float | str | None) -> str:
+    """Format an epsilon, upwards: what is printed is never below the truth.
+
+    Examples:
+        >>> epsilon(1.23401), epsilon("infinity"), epsilon(None)
+        ('1.24', 'inf', '')
+    """
+    if value is None:
+        return ""
+    number = float(value)
+    if number in (float("inf"), 0.0):
+        return f"{number:.0f}" if number == 0.0 else "inf"
+    digits = 2 if number < 100 else 1
+    rounded = round(number, digits)
+    return f"{rounded if rounded >= number else rounded + 10**-digits:.{digits}f}"
+
+
+def _spent(line: Mapping[str, Any]) -> list[str]:
+    spent = []
+    if "epsilon_as_run" in line:
+        spent.append(
+            f"epsilon {epsilon(line['epsilon_at_noise_cohort'])} "
+            f"(as run {epsilon(line['epsilon_as_run'])})"
+        )
+    if "example_epsilon_max" in line:
+        spent.append(f"user epsilon <= {epsilon(line['example_epsilon_max'])}")
+    return spent
+
+
+def _scores(summary: dict[str, Any]) -> list[str]:
+    test = summary["test"]
+    cells = []
+    for name in ("macro_ap", "micro_ap"):
+        interval = test["intervals"][name] if test["intervals"] else None
+        cells.append(percent(test["scores"][name]))
+        cells.append(f"{100 * interval[0]:.1f}-{100 * interval[1]:.1f}" if interval else "")
+    return [*cells, str(summary["best_round"])]
+
+
+def _epsilons(summary: dict[str, Any]) -> list[str]:
+    card = summary["privacy"]
+    central, example = card.get("central") or {}, card.get("example_level") or {}
+    return [
+        epsilon(central.get("epsilon_as_run")),
+        epsilon(central.get("epsilon_at_noise_cohort")),
+        epsilon(example.get("epsilon_max")),
+        f"{summary['seconds']:.0f} s",
+    ]
+
+
+def _distinct(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [item for index, item in enumerate(items) if item not in items[:index]]

@@ -1,0 +1,1 @@
+"""Scores of a model, every round and at the end."""

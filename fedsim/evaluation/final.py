@@ -1,0 +1,84 @@
+"""The end of a run: the best validation round's arrays, scored on test in full."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import ArrayRecord
+
+from fedsim.data.dataset import FederatedDataset
+from fedsim.evaluation.scoring import SplitScorer, score_logits, with_reasons
+from fedsim.metrics import average_precision, bootstrap_by_user, constant_scores
+
+_NO_POSITIVE = "no example of this split has the label"
+
+
+def score_test(
+    scorer: SplitScorer,
+    arrays: ArrayRecord,
+    dataset: FederatedDataset,
+    *,
+    resamples: int,
+    seed: int,
+) -> dict[str, Any]:
+    """Score arrays on the test split.
+
+    Args:
+        scorer: Of the whole test split.
+        arrays: The model's.
+        dataset: For users and label names.
+        resamples: Of the bootstrap by user; 0 for no intervals.
+        seed: The run's seed.
+
+    Returns:
+        ``scores`` (the record's keys), ``intervals`` (95 %, by user, or None) and ``per_class``
+        (label, AP, positives on test and on train).
+    """
+    logits = scorer.logits(arrays)
+    intervals = None
+    if resamples:
+        users = dataset.users("test").num_images
+        owner = np.repeat(np.arange(len(users)), users)
+        intervals = bootstrap_by_user(
+            scorer.targets, logits, owner, num_resamples=resamples, seed=seed
+        )
+    return {
+        "scores": score_logits(scorer.targets, logits),
+        "intervals": intervals,
+        "per_class": _per_class(scorer.targets, logits, dataset),
+    }
+
+
+def score_constant(dataset: FederatedDataset, split: str) -> dict[str, Any]:
+    """Score the predictor that gives every image the train frequency of each label."""
+    targets = dataset.labels(split)
+    frequencies = constant_scores(dataset.labels("train"))
+    scores = np.broadcast_to(frequencies, targets.shape).copy()
+    return with_reasons(
+        {
+            "micro_ap": average_precision(targets, scores, average="micro"),
+            "macro_ap": average_precision(targets, scores, average="macro"),
+            "num_classes_scored": int(targets.any(axis=0).sum()),
+            "num_examples": len(targets),
+        },
+        "no example of this split has a label",
+    )
+
+
+def _per_class(
+    targets: npt.NDArray[np.bool_], logits: npt.NDArray[np.float32], dataset: FederatedDataset
+) -> list[dict[str, Any]]:
+    scores = average_precision(targets, logits, average=None)
+    trained_on = dataset.labels("train").sum(axis=0)
+    return [
+        with_reasons(
+            {
+                "label": label,
+                "ap": float(scores[column]),
+                "positives": int(targets[:, column].sum()),
+                "train_positives": int(trained_on[column]),
+            },
+            _NO_POSITIVE,
+        )
+        for column, label in enumerate(dataset.label_names)
+    ]

@@ -1,0 +1,268 @@
+"""From a list of runs to their folders: train, resume, score on test, summarize."""
+
+import importlib.metadata
+import math
+import os
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedsim import __version__, build
+from fedsim.bookkeeping import Bookkeeper
+from fedsim.centralized import train_centralized
+from fedsim.config import RunConfig
+from fedsim.config_file import run_ids
+from fedsim.data.dataset import FederatedDataset, UserTable
+from fedsim.engines.in_process import InProcessGrid
+from fedsim.errors import CheckpointError
+from fedsim.evaluation.final import score_constant, score_test
+from fedsim.evaluation.scoring import SplitScorer
+from fedsim.flower_seam import to_record
+from fedsim.loop import Federation, train
+from fedsim.models.initialize import exchanged_tensors
+from fedsim.record import RunFolder
+from fedsim.state import RunState, load_checkpoint
+
+_PACKAGES = ("flwr", "torch", "torchvision", "opacus", "dp-accounting", "h5py", "numpy", "pillow")
+CENTRALIZED = "centralized"
+
+
+class Reporter(Protocol):
+    """Told what happens, while it happens."""
+
+    def started(self, run_id: str, num_rounds: int, done: int) -> None:
+        """A run begins, or goes on after ``done`` rounds."""
+        ...
+
+    def recorded(self, line: dict[str, Any]) -> None:
+        """A line was recorded."""
+        ...
+
+    def finished(self, run_id: str, summary: dict[str, Any], skipped: bool) -> None:
+        """A run is done, or was already."""
+        ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: federated, or the centralized baseline of some settings.
+
+    Attributes:
+        run_id: Names its folder.
+        config: Its settings.
+        centralized: Which of the two.
+    """
+
+    run_id: str
+    config: RunConfig
+    centralized: bool
+
+    @property
+    def num_rounds(self) -> int:
+        """Rounds or epochs."""
+        if self.centralized and self.config.centralized is not None:
+            return self.config.centralized.epochs
+        return self.config.federated.num_rounds
+
+    @property
+    def numbers_depend_on(self) -> dict[str, Any]:
+        """The settings that a checkpoint must have been written under."""
+        unused = {"federated", "strategy", "privacy", "case"} if self.centralized else {CENTRALIZED}
+        return self.config.model_dump(exclude=unused | {"engine"})
+
+
+def jobs_of(configs: list[RunConfig]) -> list[Job]:
+    """Return the runs of a file, and after them the centralized baselines that they share."""
+    jobs = [
+        Job(name, config, centralized=False)
+        for name, config in zip(run_ids(configs), configs, strict=True)
+    ]
+    baselines: list[Job] = []
+    for config in configs:
+        if config.centralized is None:
+            continue
+        same_seed = sum(other.config.seed == config.seed for other in baselines)
+        suffix = f"-{same_seed + 1}" if same_seed else ""
+        job = Job(f"{CENTRALIZED}-seed{config.seed}{suffix}", config, centralized=True)
+        if all(job.numbers_depend_on != other.numbers_depend_on for other in baselines):
+            baselines.append(job)
+    return jobs + baselines
+
+
+def run_jobs(
+    jobs: list[Job], out: Path, reporter: Reporter, *, resume: bool
+) -> list[dict[str, Any]]:
+    """Run one job after another and return their summaries.
+
+    Args:
+        jobs: What to run.
+        out: The folder of all experiments; a job writes to ``out/<name>/<run_id>``.
+        reporter: Told what happens.
+        resume: Go on where a checkpoint is, and skip finished runs; else a folder that holds a run
+            already is an error.
+
+    Raises:
+        FedsimError: Whatever is wrong with settings or data, before any training.
+    """
+    # Everything is built once before anything runs: a fault in the last run shows at once.
+    folders = [RunFolder(out / job.config.name / job.run_id) for job in jobs]
+    for job, folder in zip(jobs, folders, strict=True):
+        _check(job, folder, resume)
+    return [_run(job, folder, reporter) for job, folder in zip(jobs, folders, strict=True)]
+
+
+def _check(job: Job, folder: RunFolder, resume: bool) -> None:
+    if not resume and (folder.checkpoint.exists() or folder.finished):
+        raise CheckpointError(
+            f"{folder.path}: expected a new folder, found a run that was started before; add "
+            "--resume to go on with it, or choose another --out"
+        )
+    _resumed(folder, job)
+    config = job.config
+    dataset = build.build_dataset(config)
+    model = build.build_model(config, len(dataset.label_names))
+    exchanged_tensors(model)
+    if not job.centralized:
+        build.check_private_model(config, model)
+        users = dataset.users("train")
+        mechanism, _ = build.build_privacy(config, users)
+        build.build_strategy(config, build.build_cohort(config, users), mechanism)
+
+
+def _run(job: Job, folder: RunFolder, reporter: Reporter) -> dict[str, Any]:
+    if folder.finished:
+        summary = folder.read_json("summary.json")
+        reporter.finished(job.run_id, summary, skipped=True)
+        return summary
+    started = time.perf_counter()
+    config = job.config
+    dataset = build.build_dataset(config)
+    model = build.build_model(config, len(dataset.label_names))
+    own = exchanged_tensors(model)
+    state = _resumed(folder, job) or RunState(to_record({n: t.clone() for n, t in own.items()}))
+    folder.truncate_after(state.round_num)
+    folder.write_config(config.model_dump())
+    reporter.started(job.run_id, job.num_rounds, max(state.round_num, 0))
+    workers = config.engine.workers or len(os.sched_getaffinity(0))
+    with build.build_grid(config, model, len(dataset.users("train")), workers) as grid:
+        book = _bookkeeper(job, folder, grid, dataset, reporter)
+        card: dict[str, Any] = {}
+        with _saved_on_interrupt(book):
+            if job.centralized:
+                trainer = build.build_pooled_trainer(config, model, dataset)
+                state = train_centralized(trainer, book, job.num_rounds, state)
+            else:
+                state, card = _federate(config, dataset.users("train"), grid, book, folder, state)
+        summary = _summarize(job, state, grid, dataset)
+    folder.append({"round": summary["best_round"], "split": "test", **summary["test"]["scores"]})
+    summary |= {"privacy": card, "seconds": time.perf_counter() - started}
+    folder.write_json("summary.json", summary)
+    reporter.finished(job.run_id, summary, skipped=False)
+    return summary
+
+
+def _federate(
+    config: RunConfig,
+    users: UserTable,
+    grid: InProcessGrid,
+    book: Bookkeeper,
+    folder: RunFolder,
+    state: RunState,
+) -> tuple[RunState, dict[str, Any]]:
+    mechanism, spending = build.build_privacy(config, users)
+    strategy = build.build_strategy(config, build.build_cohort(config, users), mechanism)
+    if state.round_num > 0:
+        strategy.load_state_dict(state.strategy)
+        spending.load_state_dict(state.ledger)
+    num_rounds = config.federated.num_rounds
+    folder.write_json("privacy.json", spending.card(num_rounds, max(state.round_num, 0)))
+    state = train(Federation(strategy, grid, spending, book, num_rounds), state)
+    card = spending.card(num_rounds, state.round_num)
+    folder.write_json("privacy.json", card)
+    return state, card
+
+
+def _bookkeeper(
+    job: Job, folder: RunFolder, grid: InProcessGrid, dataset: FederatedDataset, reporter: Reporter
+) -> Bookkeeper:
+    evaluation = job.config.evaluation
+    validation = SplitScorer(
+        grid,
+        dataset,
+        "val",
+        batch_size=evaluation.batch_size,
+        num_images=evaluation.num_val_images,
+        seed=job.config.seed,
+    )
+    return Bookkeeper(
+        folder,
+        {**job.numbers_depend_on, "label_names": list(dataset.label_names)},
+        validation,
+        num_rounds=job.num_rounds,
+        score_every=evaluation.every,
+        checkpoint_every=job.config.engine.checkpoint_every,
+        report=reporter.recorded,
+    )
+
+
+def _resumed(folder: RunFolder, job: Job) -> RunState | None:
+    if not folder.checkpoint.exists():
+        return None
+    labels = build.build_dataset(job.config).label_names
+    return load_checkpoint(
+        folder.checkpoint, {**job.numbers_depend_on, "label_names": list(labels)}
+    )
+
+
+@contextmanager
+def _saved_on_interrupt(book: Bookkeeper) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        book.save()
+        raise
+
+
+def _summarize(
+    job: Job, state: RunState, grid: InProcessGrid, dataset: FederatedDataset
+) -> dict[str, Any]:
+    config = job.config
+    best_round = state.best.round_num if state.best else state.round_num
+    arrays = state.best.arrays if state.best else state.arrays
+    scorer = SplitScorer(grid, dataset, "test", batch_size=config.evaluation.batch_size)
+    test = score_test(
+        scorer,
+        arrays,
+        dataset,
+        resamples=config.evaluation.bootstrap_resamples,
+        seed=config.seed,
+    )
+    return {
+        "name": config.name,
+        "run_id": job.run_id,
+        "case": config.case,
+        "kind": CENTRALIZED if job.centralized else "federated",
+        "seed": config.seed,
+        "num_rounds": job.num_rounds,
+        "best_round": best_round,
+        "best_val_macro_ap": state.best.macro_ap if state.best else None,
+        "num_parameters": sum(math.prod(array.shape) for array in arrays.values()),
+        "test": test,
+        "constant_predictor": {split: score_constant(dataset, split) for split in ("val", "test")},
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return what the last bits of the numbers rest on."""
+    packages = {name: importlib.metadata.version(name) for name in _PACKAGES}
+    return {
+        "fedsim": __version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        **packages,
+    }

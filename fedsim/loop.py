@@ -1,0 +1,87 @@
+"""The training loop."""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+
+from fedsim.bookkeeping import Bookkeeper
+from fedsim.state import RunState
+
+
+class ResumableStrategy(Protocol):
+    """A Flower strategy whose state can be stored."""
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Address the round's cohort."""
+        ...
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord, MetricRecord]:
+        """Combine the replies."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs."""
+        ...
+
+
+class Privacy(Protocol):
+    """Counts what is spent."""
+
+    def observe(self, cohort: list[int]) -> None:
+        """Take note of a round's users, as positions in the train split's table."""
+        ...
+
+    def spent(self, round_num: int) -> dict[str, Any]:
+        """Return the epsilons after a round, by the names that they have in the record."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs."""
+        ...
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The parts of a federated run: whom to train and how to combine, where, at what price."""
+
+    strategy: ResumableStrategy
+    grid: Grid
+    privacy: Privacy
+    book: Bookkeeper
+    num_rounds: int
+
+
+def train(run: Federation, state: RunState) -> RunState:
+    """Train from ``state`` to the last round and return the state after it.
+
+    Round 0 scores the initial model.
+    """
+    if state.round_num < 0:
+        state = run.book.close_round(state.start(), training=None, spent=run.privacy.spent(0))
+    for round_num in range(state.round_num + 1, run.num_rounds + 1):
+        started = time.perf_counter()
+        messages = list(
+            run.strategy.configure_train(round_num, state.arrays, ConfigRecord(), run.grid)
+        )
+        replies = run.grid.send_and_receive(messages)
+        arrays, metrics = run.strategy.aggregate_train(round_num, replies)
+        run.privacy.observe(cohort_of(messages))
+        state = state.advance(
+            round_num, arrays, run.strategy.state_dict(), run.privacy.state_dict()
+        )
+        training = {**metrics, "seconds": time.perf_counter() - started}
+        state = run.book.close_round(state, training, run.privacy.spent(round_num))
+    return state
+
+
+def cohort_of(messages: list[Message]) -> list[int]:
+    """Return the users that messages go to, as positions in the train split's table."""
+    return [message.metadata.dst_node_id - 1 for message in messages]

@@ -1,0 +1,146 @@
+"""Names in the YAML to Python objects: a registered name, a dotted path, or a file."""
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from fedsim.errors import ConfigError
+
+
+def resolve(name: str, known: Mapping[str, str], where: str) -> Any:
+    """Return the object that a name stands for.
+
+    Args:
+        name: A key of ``known``, ``package.module:Object``, or ``path/file.py:Object`` (relative to
+            the working directory).
+        known: Short names to ``package.module:Object``.
+        where: The setting's dotted path, for errors.
+
+    Raises:
+        ConfigError: Nothing has this name, or its module fails to import.
+
+    Examples:
+        >>> resolve("math:sqrt", {}, "model.name")(9.0)
+        3.0
+    """
+    target = known.get(name, name)
+    module_name, colon, attribute = target.rpartition(":")
+    if not colon:
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(known))}"
+        raise ConfigError(
+            f"{where}: expected a known name, package.module:Object or ./file.py:Object, found "
+            f"{name!r}; {hint}"
+        )
+    module = (
+        _import_file(module_name, where)
+        if module_name.endswith(".py")
+        else _import_module(module_name, where)
+    )
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        close = difflib.get_close_matches(attribute, dir(module), n=1)
+        hint = f"did you mean {close[0]!r}?" if close else "check the name after the colon"
+        raise ConfigError(
+            f"{where}: expected {attribute!r} in {module_name}, found none; {hint}"
+        ) from None
+
+
+def registered(group: str) -> dict[str, str]:
+    """Return the names that installed packages registered under an entry point group."""
+    return {point.name: point.value for point in entry_points(group=group)}
+
+
+def call(factory: Callable[..., Any], parameters: dict[str, Any], where: str, **given: Any) -> Any:
+    """Call a class or function with parameters from the YAML, checked against its signature.
+
+    Args:
+        factory: What to call.
+        parameters: From the YAML, by keyword.
+        where: The section, for errors.
+        **given: What fedsim itself passes.
+
+    Raises:
+        ConfigError: A parameter is unknown or missing, or the call itself refuses its value.
+    """
+    signature = inspect.signature(factory)
+    accepted = [
+        p.name
+        for p in signature.parameters.values()
+        if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    for name in parameters:
+        if name in given or (name not in accepted and not takes_all):
+            offered = [option for option in accepted if option not in given]
+            close = difflib.get_close_matches(name, offered, n=1, cutoff=0.5)
+            hint = (
+                f"did you mean {close[0]!r}?"
+                if close
+                else f"it takes {', '.join(offered) or 'none'}"
+            )
+            raise ConfigError(
+                f"{where}.{name}: expected a parameter of {_name_of(factory)}, found {name!r}; "
+                f"{hint}"
+            )
+    try:
+        signature.bind(**given, **parameters)
+    except TypeError as error:
+        raise ConfigError(
+            f"{where}: expected the parameters of {_name_of(factory)}{signature}, found {error}; "
+            "add it"
+        ) from None
+    try:
+        return factory(**given, **parameters)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{where}: expected parameters that {_name_of(factory)} accepts, found {error}; "
+            "change them"
+        ) from error
+
+
+def _name_of(factory: Callable[..., Any]) -> str:
+    return getattr(factory, "__qualname__", repr(factory))
+
+
+def _import_module(name: str, where: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ConfigError(
+            f"{where}: expected a module {name!r} that imports, found {error}; install it or check "
+            "the dotted path"
+        ) from error
+
+
+def _import_file(path: str, where: str) -> Any:
+    file = Path(path).resolve()
+    if not file.is_file():
+        raise ConfigError(
+            f"{where}: expected a Python file, found nothing at {file}; paths are relative to the "
+            "working directory"
+        )
+    # A name of its own: the file may be called like an installed package.
+    name = f"fedsim_plugin_{file.stem}_{abs(hash(file)):x}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{where}: expected a Python file, found {file}; name a .py file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise ConfigError(
+            f"{where}: expected {file} to import, found {type(error).__name__}: {error}; mend it"
+        ) from error
+    return module

@@ -1,0 +1,113 @@
+"""A run's folder: settings, a line per round and split, the privacy card, the summary."""
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from fedsim.errors import CheckpointError
+
+Line = dict[str, Any]
+
+
+class RunFolder:
+    """Where a run writes.
+
+    Args:
+        path: ``OUT/<name>/<run_id>``; made when something is written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def checkpoint(self) -> Path:
+        """The checkpoint's file."""
+        return self.path / "checkpoint" / "state.pt"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the summary, which is written last, is there."""
+        return (self.path / "summary.json").exists()
+
+    def write_config(self, settings: dict[str, Any]) -> None:
+        """Write ``config.yaml``: every setting, defaults included."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        yaml = YAML(typ="safe", pure=True)
+        yaml.default_flow_style = False
+        yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+        temporary = self.path / "config.yaml.tmp"
+        with temporary.open("w", encoding="utf-8") as file:
+            yaml.dump(settings, file)
+        temporary.replace(self.path / "config.yaml")
+
+    def write_json(self, name: str, content: dict[str, Any]) -> None:
+        """Write a JSON file, whole or not at all."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        temporary = self.path / f"{name}.tmp"
+        temporary.write_text(json.dumps(_strict(content), indent=1, ensure_ascii=False) + "\n")
+        temporary.replace(self.path / name)
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        """Read a JSON file of the folder."""
+        path = self.path / name
+        try:
+            content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(
+                f"{path}: expected JSON, found {error}; delete the run's folder to start it anew"
+            ) from error
+        return content
+
+    def append(self, line: Line) -> None:
+        """Append a line to ``metrics.jsonl`` and flush it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(_strict(line), ensure_ascii=False) + "\n")
+
+    def lines(self) -> list[Line]:
+        """Read ``metrics.jsonl``; a last line that a kill cut short is left out."""
+        path = self.path / "metrics.jsonl"
+        if not path.exists():
+            return []
+        lines = []
+        for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            try:
+                lines.append(json.loads(text))
+            except json.JSONDecodeError:
+                if number <= path.read_text(encoding="utf-8").count("\n"):
+                    raise CheckpointError(
+                        f"{path}, line {number}: expected JSON, found {text[:40]!r}; delete the "
+                        "run's folder to start it anew"
+                    ) from None
+        return lines
+
+    def truncate_after(self, round_num: int) -> None:
+        """Drop the lines of rounds that the checkpoint does not hold; they will come again."""
+        kept = [
+            line for line in self.lines() if line["round"] <= round_num and line["split"] != "test"
+        ]
+        if not self.path.exists():
+            return
+        temporary = self.path / "metrics.jsonl.tmp"
+        with temporary.open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in kept)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.path / "metrics.jsonl")
+
+
+def _strict(value: Any) -> Any:
+    """Refuse NaN, and turn an infinite epsilon into the word: JSON has neither."""
+    if isinstance(value, dict):
+        return {str(key): _strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(item) for item in value]
+    if isinstance(value, float) and math.isinf(value):
+        return "infinity"
+    if isinstance(value, float) and math.isnan(value):
+        raise ValueError("a record may not hold NaN: write null and the reason")
+    return value

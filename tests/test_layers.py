@@ -1,0 +1,55 @@
+"""A file imports only lower layers, or siblings of its own subfolder."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "fedsim"
+
+# From the bottom; the numbers are those of CONTRIBUTING.md.
+LAYERS = [
+    {"", "errors", "streams", "arrays"},  # 0
+    {"config", "plugins", "flower_seam", "data", "models", "metrics", "privacy"},  # 1
+    {"config_file", "cohort", "replies", "update_sum"},
+    {"strategy"},
+    {"foreign"},
+    {"training"},  # 2
+    {"engines", "state", "record"},  # 3
+    {"evaluation"},
+    {"bookkeeping"},
+    {"loop", "centralized"},
+    {"build"},  # 4
+    {"experiment", "display"},  # 5
+    {"cli"},  # 6
+]
+LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
+MODULES = sorted(ROOT.rglob("*.py"))
+
+
+def part_of(module: str) -> str:
+    return [*module.split("."), ""][1]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_point_downwards(path: Path) -> None:
+    own = path.relative_to(ROOT).with_suffix("").parts[0]
+    own = "" if own == "__init__" else own
+    assert own in LEVEL, f"{own}: name its layer here"
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        names = []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [
+                f"{node.module}.{a.name}" if node.module == "fedsim" else node.module
+                for a in node.names
+            ]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        for name in names:
+            assert not name.startswith("fedsim_strategies"), "fedsim never imports a strategy"
+            if name.split(".")[0] != "fedsim" or name == "fedsim.__version__":
+                continue
+            other = part_of(name)
+            sibling = other == own and (ROOT / own).is_dir()
+            assert LEVEL[other] < LEVEL[own] or sibling, f"{own} imports {other}"

@@ -1,0 +1,299 @@
+"""Whole runs from the command line, on the packaged drawings."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+YAML = """
+name: drawings
+data: {source: openclipart, labels: coarse, image_size: 16}
+model: {name: cnn, channels: [8]}
+federated:
+  num_rounds: 4
+  cohort_size: 6
+  local: {learning_rate: 0.05, batch_size: 8}
+strategy: {name: fedadam, weighting: uniform, server_learning_rate: 0.01}
+evaluation: {bootstrap_resamples: 20, num_val_images: 100}
+engine: {workers: 1}
+"""
+
+
+def fedsim(*args: object, **kwargs: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fedsim.cli", *map(str, args)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        **kwargs,
+    )
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """A record without what a clock wrote."""
+    text = (folder / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in text]
+
+
+def checkpoint(folder: Path) -> dict[str, Any]:
+    content = torch.load(folder / "checkpoint" / "state.pt", weights_only=True)
+    assert isinstance(content, dict)
+    return content
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    return a == b
+
+
+@pytest.fixture(scope="module")
+def yaml(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("yaml") / "drawings.yaml"
+    path.write_text(YAML)
+    return path
+
+
+@pytest.fixture(scope="module")
+def undisturbed(yaml: Path, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("undisturbed")
+    done = fedsim("run", yaml, "--out", out)
+    assert done.returncode == 0, done.stderr
+    return out / "drawings" / "seed0"
+
+
+def test_a_run_s_folder(undisturbed: Path) -> None:
+    names = {path.name for path in undisturbed.iterdir()}
+    assert names == {"config.yaml", "metrics.jsonl", "privacy.json", "summary.json", "checkpoint"}
+    record = lines(undisturbed)
+    assert [(line["round"], line["split"]) for line in record[:3]] == [
+        (0, "val"),
+        (1, "train"),
+        (1, "val"),
+    ]
+    keys = {
+        "round", "split", "micro_ap", "macro_ap", "micro_ap_binned200", "macro_ap_binned200",
+        "micro_f1", "macro_f1", "num_classes_scored", "num_examples", "loss",
+    }  # fmt: skip
+    assert record[0].keys() == keys
+    summary = json.loads((undisturbed / "summary.json").read_text())
+    macro = [line["macro_ap"] for line in record if line["split"] == "val"]
+    assert summary["best_round"] == macro.index(max(macro))
+    assert record[-1]["split"] == "test"
+    assert record[-1]["round"] == summary["best_round"]
+    test = summary["test"]
+    low, high = test["intervals"]["macro_ap"]
+    assert low < test["scores"]["macro_ap"] < high or low <= high
+    assert len(test["per_class"]) == 17
+    assert summary["constant_predictor"]["test"]["micro_ap"] == pytest.approx(0.149, abs=5e-4)
+    assert summary["constant_predictor"]["val"]["micro_ap"] == pytest.approx(0.203, abs=5e-4)
+
+
+def test_bits_do_not_depend_on_workers(yaml: Path, undisturbed: Path, tmp_path: Path) -> None:
+    done = fedsim("run", yaml, "engine.workers=3", "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "drawings" / "seed0"
+    assert lines(folder) == lines(undisturbed)
+    assert same(checkpoint(folder), checkpoint(undisturbed))
+
+
+@pytest.mark.parametrize("lines_before_kill", [2, 5])
+def test_killed_and_resumed(
+    yaml: Path, undisturbed: Path, tmp_path: Path, lines_before_kill: int
+) -> None:
+    """kill -9 in the middle of a round, with workers: none outlives it, and the bits agree."""
+    command = [sys.executable, "-m", "fedsim.cli", "run", yaml, "engine.workers=2"]
+    command += ["--out", tmp_path]
+    folder = tmp_path / "drawings" / "seed0"
+    run = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    deadline = time.monotonic() + 120
+    record = folder / "metrics.jsonl"
+    while not record.exists() or record.read_text().count("\n") < lines_before_kill:
+        assert run.poll() is None, "ended before it was killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    session_of = lambda pid: os.getsid(pid) if Path(f"/proc/{pid}").exists() else None  # noqa: E731
+    deadline = time.monotonic() + 10
+    while _session_members(run.pid, session_of):
+        assert time.monotonic() < deadline, "a worker outlived the run"
+        time.sleep(0.05)
+    assert not (folder / "summary.json").exists()
+    refused = fedsim("run", yaml, "--out", tmp_path)
+    if (folder / "checkpoint" / "state.pt").exists():
+        assert refused.returncode == 6
+        assert "--resume" in refused.stderr
+    resumed = fedsim("run", yaml, "engine.workers=2", "--out", tmp_path, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert lines(folder) == lines(undisturbed)
+    assert same(checkpoint(folder), checkpoint(undisturbed))
+
+
+def _session_members(session: int, session_of: Any) -> list[int]:
+    members = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if session_of(int(path.name)) == session and "Z" not in path.joinpath("stat").read_text().rpartition(")")[2].split()[0]:
+                members.append(int(path.name))
+        except (OSError, ProcessLookupError):
+            continue
+    return members
+
+
+def test_a_finished_run_resumes_to_nothing(yaml: Path, undisturbed: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*")}
+    done = fedsim("run", yaml, "--out", undisturbed.parents[1], "--resume")
+    assert done.returncode == 0, done.stderr
+    assert "was finished before" in done.stdout
+    assert {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*")} == before
+
+
+def test_other_settings_are_not_resumed(yaml: Path, undisturbed: Path) -> None:
+    out = undisturbed.parents[1]
+    done = fedsim("run", yaml, "federated.cohort_size=7", "--out", out, "--resume")
+    assert done.returncode == 6
+    assert "federated.cohort_size" in done.stderr
+
+
+def test_ctrl_c_stops_with_a_checkpoint(yaml: Path, undisturbed: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fedsim.cli", "run", yaml, "engine.workers=2"]
+    command += ["engine.checkpoint_every=100", "--out", tmp_path]
+    run = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    assert run.stdout is not None
+    for line in run.stdout:
+        if "round 2/4" in line:
+            break
+    run.send_signal(signal.SIGINT)
+    _, stderr = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert "--resume" in stderr
+    assert "Traceback" not in stderr
+    folder = tmp_path / "drawings" / "seed0"
+    assert checkpoint(folder)["round_num"] >= 2
+    resumed = fedsim("run", yaml, "--out", tmp_path, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert lines(folder) == lines(undisturbed)
+
+
+PLUGINS = '''
+from flwr.serverapp.strategy import FedAvg
+from torch import nn
+from fedsim.strategy import SumStrategy
+
+class Trimmed(FedAvg):
+    """A Flower strategy of one's own."""
+    def __init__(self, note: str = ""):
+        super().__init__()
+
+class Half(SumStrategy):
+    def __init__(self, *, factor: float):
+        super().__init__(weighting="uniform")
+        self.factor = factor
+    def server_step(self, round_num, arrays, update):
+        return {name: a + self.factor * update[name] for name, a in arrays.items()}
+
+class Broken(nn.Module):
+    def __init__(self, num_labels):
+        super().__init__()
+        self.layer = nn.Linear(3 * 16 * 16, num_labels)
+    def forward(self, x):
+        if self.training:
+            raise RuntimeError("I do not train")
+        return self.layer(x.flatten(1))
+'''
+
+
+@pytest.fixture
+def plugins(tmp_path: Path) -> Path:
+    """A working folder that has a strategies folder of its own."""
+    (tmp_path / "strategies").mkdir()
+    (tmp_path / "strategies" / "__init__.py").touch()
+    (tmp_path / "mine.py").write_text(PLUGINS)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "{name: './mine.py:Trimmed', note: hello}",
+        "{name: './mine.py:Half', factor: 0.5}",
+        "{name: 'flwr.serverapp.strategy:FedMedian'}",
+    ],
+)
+def test_strategies_of_one_s_own(yaml: Path, plugins: Path, strategy: str) -> None:
+    settings = (f"strategy={strategy}", "federated.num_rounds=1", "data.labels=fine")
+    done = fedsim("run", yaml, *settings, "engine.workers=2", "--out", "runs", cwd=plugins)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((plugins / "runs/drawings/seed0/summary.json").read_text())
+    assert len(summary["test"]["per_class"]) == 81
+
+
+@pytest.mark.parametrize(
+    ("override", "code", "message"),
+    [
+        ("federated.cohort_size=286", 2, "federated.cohort_size: expected 1 to 285"),
+        ("strategy={name: fedavgg}", 2, "did you mean 'fedavg'"),
+        ("strategy={name: fedavg, weigting: uniform}", 2, "did you mean 'weighting'"),
+        ("model={name: cnn, chanels: [8]}", 2, "did you mean 'channels'"),
+        ("data.source=nowhere.h5", 3, "nowhere.h5"),
+        ("model={name: './mine.py:Broken'}", 5, "RuntimeError: I do not train"),
+        (
+            "strategy={name: 'flwr.serverapp.strategy:FedMedian'} "
+            "privacy.central={clipping_norm: 1, noise_multiplier: 1}",
+            2,
+            "expected a strategy whose aggregation is a sum",
+        ),
+        (
+            "strategy={name: fedavg} privacy.central={clipping_norm: 1, noise_multiplier: 1}",
+            2,
+            "strategy.weighting: expected 'uniform'",
+        ),
+        (
+            "privacy.central={clipping_norm: 1, noise_multiplier: 1, noise_cohort_size: 300}",
+            2,
+            "noise_cohort_size: expected 6 (the cohort) to 285",
+        ),
+        (
+            "federated.sampling=fixed_size privacy.central={clipping_norm: 1, noise_multiplier: 1}",
+            4,
+            "accountant: expected rdp",
+        ),
+    ],
+)  # fmt: skip
+def test_faults_have_their_sentence_and_exit_code(
+    yaml: Path, plugins: Path, override: str, code: int, message: str
+) -> None:
+    overrides = [part for part in override.replace("} ", "}\n").split("\n") if part]
+    if override.startswith("federated.sampling"):
+        overrides = override.split(" ", 1)
+    done = fedsim("run", yaml, *overrides, "--out", "runs", cwd=plugins)
+    assert message in done.stderr
+    assert done.returncode == code
+    if code != 5:
+        assert "Traceback" not in done.stderr
+        assert not (plugins / "runs").exists(), "work was done before the fault was found"
+
+
+def test_help_is_quick_to_import() -> None:
+    code = "import sys, fedsim.cli; print({'torch', 'flwr', 'opacus', 'ray'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+    assert "Example: fedsim run" in fedsim("run", "--help").stdout
