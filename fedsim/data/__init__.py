@@ -1,0 +1,1 @@
+"""Data sets of images that belong to users: stored, read, decoded and transformed."""
