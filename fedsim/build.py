@@ -1,6 +1,7 @@
 """The builder: from settings to the objects of a run. The only file that knows every part."""
 
 import functools
+import inspect
 from typing import Any
 
 from flwr.clientapp import ClientApp
@@ -48,9 +49,10 @@ def build_dataset(config: RunConfig) -> FederatedDataset:
         "cache_mb": data.cache_mb,
     }
     if ":" in data.source:
-        dataset: FederatedDataset = call(
-            resolve(data.source, {}, "data.source"), {}, "data", **given
-        )
+        factory = resolve(data.source, {}, "data.source")
+        taken = inspect.signature(factory).parameters
+        known = {name: value for name, value in given.items() if name in taken}
+        dataset: FederatedDataset = call(factory, {}, "data", **known)
         return dataset
     return open_dataset(data.source, **given)
 

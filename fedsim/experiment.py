@@ -146,6 +146,7 @@ def _run(job: Job, folder: RunFolder, reporter: Reporter) -> dict[str, Any]:
     state = _resumed(folder, job) or RunState(to_record({n: t.clone() for n, t in own.items()}))
     folder.truncate_after(state.round_num)
     folder.write_config(config.model_dump())
+    left_out = _write_left_out(folder, dataset)
     reporter.started(job.run_id, job.num_rounds, max(state.round_num, 0))
     workers = config.engine.workers or len(os.sched_getaffinity(0))
     with build.build_grid(config, model, len(dataset.users("train")), workers) as grid:
@@ -159,7 +160,11 @@ def _run(job: Job, folder: RunFolder, reporter: Reporter) -> dict[str, Any]:
                 state, card = _federate(config, dataset.users("train"), grid, book, folder, state)
         summary = _summarize(job, state, grid, dataset)
     folder.append({"round": summary["best_round"], "split": "test", **summary["test"]["scores"]})
-    summary |= {"privacy": card, "seconds": time.perf_counter() - started}
+    summary |= {
+        "privacy": card,
+        "num_images_left_out": left_out,
+        "seconds": time.perf_counter() - started,
+    }
     folder.write_json("summary.json", summary)
     reporter.finished(job.run_id, summary, skipped=False)
     return summary
@@ -184,6 +189,14 @@ def _federate(
     card = spending.card(num_rounds, state.round_num)
     folder.write_json("privacy.json", card)
     return state, card
+
+
+def _write_left_out(folder: RunFolder, dataset: FederatedDataset) -> int:
+    """Name the images that data.max_images_per_user leaves out, if any."""
+    left_out = list(getattr(dataset, "left_out", tuple)())
+    if left_out:
+        folder.write_json("left_out_images.json", {"image_ids": left_out})
+    return len(left_out)
 
 
 def _bookkeeper(
