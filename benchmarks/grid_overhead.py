@@ -2,9 +2,9 @@
 
     python benchmarks/grid_overhead.py
 
-Prints milliseconds per client for a tiny and an 11-million-parameter model, seconds per round out of
-small and large populations, and memory over fifty rounds and over growing cohorts. Figures are
-minima over rounds.
+Prints milliseconds per client for a tiny and an 11-million-parameter model, milliseconds per round
+out of small and large populations, and memory over fifty rounds and over growing cohorts. Times
+are minima over rounds.
 """
 
 import argparse

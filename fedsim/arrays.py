@@ -1,7 +1,8 @@
 """Arithmetic on named arrays: the parameters of a model, an update, a sum of updates."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -51,3 +52,21 @@ def _chunked_norm(flats: list[torch.Tensor]) -> float:
     if rests:  # one call for all of them: a small model is nothing but rests
         norms.append(torch.stack(list(torch._foreach_norm(rests))))
     return float(torch.linalg.vector_norm(torch.cat(norms).double())) if norms else 0.0
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one torch thread, and restore the number after; also a decorator.
+
+    Everything that trains, sums and scores does so: another number of threads gives other bits,
+    and costs more than it saves where workers have the cores.
+    """
+    before = torch.get_num_threads()
+    if before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

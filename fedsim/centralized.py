@@ -8,11 +8,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedsim.arrays import Arrays
+from fedsim.arrays import Arrays, one_thread
 from fedsim.bookkeeping import Bookkeeper
 from fedsim.data.dataset import FederatedDataset
 from fedsim.data.transforms import Transform
-from fedsim.engines.unit import one_thread
 from fedsim.flower_seam import to_arrays, to_record
 from fedsim.models.initialize import exchanged_tensors
 from fedsim.state import RunState

@@ -61,7 +61,7 @@ def run(
 
     from fedsim.config_file import load_runs
 
-    configs = load_runs(file, overrides or [])
+    runs = load_runs(file, overrides or [])
 
     from fedsim.display import ConsoleReporter, class_table, comparison_table
     from fedsim.experiment import jobs_of, run_jobs
@@ -69,7 +69,7 @@ def run(
     console = Console()
     try:
         with ConsoleReporter(console) as reporter:
-            summaries = run_jobs(jobs_of(configs), out, reporter, resume=resume)
+            summaries = run_jobs(jobs_of(runs), out, reporter, resume=resume)
     except KeyboardInterrupt:  # here, since typer would end without a word
         print("fedsim: stopped with a checkpoint; go on with --resume", file=sys.stderr)
         raise typer.Exit(130) from None
@@ -77,7 +77,7 @@ def run(
     wide.print()
     wide.print(class_table(summaries))
     wide.print(comparison_table(summaries))
-    wide.print(f"Records: {out / configs[0].name}", markup=False, highlight=False)
+    wide.print(f"Records: {out / next(iter(runs.values())).name}", markup=False, highlight=False)
 
 
 @data_app.command()

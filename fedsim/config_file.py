@@ -2,7 +2,8 @@
 
 import difflib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,12 +19,16 @@ _EXPANSIONS = ("seeds", "cases", "sweep")
 Tree = dict[str, Any]
 
 
-def load_runs(path: Path, overrides: Iterable[str] = ()) -> list[RunConfig]:
+def load_runs(path: Path, overrides: Iterable[str] = ()) -> dict[str, RunConfig]:
     """Read a file and return its runs, in order: cases, then the sweep's product, then seeds.
 
     Args:
         path: A YAML 1.2 file.
         overrides: ``dotted.key=value`` each, the value in YAML; they win over cases and sweep.
+
+    Returns:
+        The runs by their id, which is made of the case, the swept settings and the seed, and is
+        the same every time.
 
     Raises:
         ConfigError: Names every fault of the file, each with its dotted path.
@@ -32,35 +37,16 @@ def load_runs(path: Path, overrides: Iterable[str] = ()) -> list[RunConfig]:
     fixed = dict(_parse_override(text) for text in overrides)
     for key in [key for key in fixed if key.split(".")[0] in _EXPANSIONS]:
         _set(tree, key, fixed.pop(key), str(path))
-    runs, faults = [], []
-    for settings in _expand(tree, fixed, str(path)):
+    runs, faults = {}, []
+    for run_id, settings in _expand(tree, fixed, str(path)):
         try:
-            runs.append(RunConfig.model_validate(settings))
+            runs[run_id] = RunConfig.model_validate(settings)
         except ValidationError as error:
             faults += [_describe(fault) for fault in error.errors()]
     if faults:
         listed = "\n".join(f"  - {fault}" for fault in dict.fromkeys(faults))
         raise ConfigError(f"{path}: expected valid settings, found these faults:\n{listed}")
     return runs
-
-
-def run_ids(runs: list[RunConfig]) -> list[str]:
-    """Return a stable id for each run of a file: its case, the settings that differ, its seed."""
-    flat = [
-        dict(_flatten(run.model_dump(exclude={"name", "case", "seed", "engine"}))) for run in runs
-    ]
-    # Within a case only a sweep makes settings differ.
-    ids = []
-    for run, settings in zip(runs, flat, strict=True):
-        siblings = [f for r, f in zip(runs, flat, strict=True) if r.case == run.case]
-        differing = [
-            f"{key.rpartition('.')[2]}={value}"
-            for key, value in settings.items()
-            if any(sibling.get(key) != value for sibling in siblings)
-        ]
-        parts = [*([run.case] if run.case else []), *differing, f"seed{run.seed}"]
-        ids.append("-".join(part.replace("/", "_").replace(" ", "") for part in parts))
-    return ids
 
 
 def parse_yaml(text: str) -> Any:
@@ -107,7 +93,8 @@ def _parse_override(text: str) -> tuple[str, Any]:
         ) from None
 
 
-def _expand(tree: Tree, fixed: Tree, where: str) -> Iterator[Tree]:
+def _expand(tree: Tree, fixed: Tree, where: str) -> Iterator[tuple[str, Tree]]:
+    """Yield every run's id and settings."""
     cases = _mapping(tree, "cases", where) or {None: {}}
     sweep = {k: v for k, v in _mapping(tree, "sweep", where).items() if k not in fixed}
     for key, values in sweep.items():
@@ -129,7 +116,7 @@ def _expand(tree: Tree, fixed: Tree, where: str) -> Iterator[Tree]:
                 for changed in (changes or {}, swept, fixed, {"seed": seed, "case": case}):
                     for key, value in changed.items():
                         _set(settings, key, value, where)
-                yield settings
+                yield _run_id(case, swept, seed), settings
 
 
 def _mapping(tree: Tree, key: str, where: str) -> dict[Any, Any]:
@@ -159,12 +146,20 @@ def _set(tree: Tree, dotted: str, value: Any, where: str) -> None:
     tree[last] = _copy(value)
 
 
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            yield from _flatten(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+def _run_id(case: str | None, swept: Tree, seed: Any) -> str:
+    parts = [str(case)] if case else []
+    names = [key.rpartition(".")[2] for key in swept]
+    for key, name in zip(swept, names, strict=True):
+        parts.append(f"{key if names.count(name) > 1 else name}={_short(swept[key])}")
+    text = "-".join([*parts, f"seed{seed}"])
+    return re.sub(r"[^\w.,=+-]+", "_", text)  # a folder's name, whatever the values are
+
+
+def _short(value: Any) -> str:
+    """Write a swept value into a run's id."""
+    if isinstance(value, dict):
+        return ",".join(f"{key}={_short(item)}" for key, item in value.items())
+    return "none" if value is None else str(value)
 
 
 def _describe(fault: ErrorDetails) -> str:

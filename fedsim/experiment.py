@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedsim import __version__, build
+from fedsim.arrays import one_thread
 from fedsim.bookkeeping import Bookkeeper
 from fedsim.centralized import train_centralized
 from fedsim.config import RunConfig
-from fedsim.config_file import run_ids
 from fedsim.data.dataset import FederatedDataset, UserTable
 from fedsim.engines.in_process import InProcessGrid
 from fedsim.errors import CheckpointError
@@ -75,14 +75,11 @@ class Job:
         return self.config.model_dump(exclude=unused | {"engine"})
 
 
-def jobs_of(configs: list[RunConfig]) -> list[Job]:
+def jobs_of(runs: dict[str, RunConfig]) -> list[Job]:
     """Return the runs of a file, and after them the centralized baselines that they share."""
-    jobs = [
-        Job(name, config, centralized=False)
-        for name, config in zip(run_ids(configs), configs, strict=True)
-    ]
+    jobs = [Job(run_id, config, centralized=False) for run_id, config in runs.items()]
     baselines: list[Job] = []
-    for config in configs:
+    for config in runs.values():
         if config.centralized is None:
             continue
         same_seed = sum(other.config.seed == config.seed for other in baselines)
@@ -133,6 +130,7 @@ def _check(job: Job, folder: RunFolder, resume: bool) -> None:
         build.build_strategy(config, build.build_cohort(config, users), mechanism)
 
 
+@one_thread()
 def _run(job: Job, folder: RunFolder, reporter: Reporter) -> dict[str, Any]:
     if folder.finished:
         summary = folder.read_json("summary.json")

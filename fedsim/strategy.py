@@ -23,7 +23,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from fedsim.arrays import Arrays, l2_norm
+from fedsim.arrays import Arrays, l2_norm, one_thread
 from fedsim.cohort import CohortSampler, deal
 from fedsim.errors import ConfigError, EngineError
 from fedsim.flower_seam import ensure_task_identity, to_arrays, to_record
@@ -139,6 +139,7 @@ class SumStrategy(Strategy):
                 )
         return messages
 
+    @one_thread()
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord, MetricRecord]:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from fedsim.config_file import load_runs, run_ids
+from fedsim.config_file import load_runs
 from fedsim.errors import ConfigError
 
 
@@ -13,7 +13,7 @@ def write(tmp_path: Path, text: str) -> Path:
 
 
 def test_every_default_is_written_out_and_sampling_follows_privacy(tmp_path: Path) -> None:
-    plain, private = load_runs(
+    runs = load_runs(
         write(
             tmp_path,
             """
@@ -24,6 +24,7 @@ def test_every_default_is_written_out_and_sampling_follows_privacy(tmp_path: Pat
             """,
         )
     )
+    plain, private = runs["plain-seed0"], runs["private-seed0"]
     assert plain.federated.sampling == "fixed_size"
     assert private.federated.sampling == "poisson"
     assert private.privacy.central.noise_multiplier == 0.001  # YAML 1.1 would make it a string
@@ -42,16 +43,31 @@ def test_cases_sweep_seeds_and_overrides(tmp_path: Path) -> None:
     )
     runs = load_runs(path)
     assert len(runs) == 16
-    ids = run_ids(runs)
-    assert len(set(ids)) == 16
-    assert ids[0] == "a-cohort_size=5-learning_rate=0.1-seed0"
-    assert run_ids(load_runs(path)) == ids
+    assert next(iter(runs)) == "a-learning_rate=0.1-cohort_size=5-seed0"
+    run = runs["b-learning_rate=0.2-cohort_size=6-seed1"]
+    assert (run.federated.local.learning_rate, run.federated.cohort_size, run.seed) == (0.2, 6, 1)
+    assert run.federated.local.epochs == 2
     # An override wins over cases and sweep, and a swept key that is overridden is not swept.
     fixed = load_runs(path, ["federated.local.epochs=3", "federated.cohort_size=9", "seed=4"])
-    assert len(fixed) == 4
-    assert {(r.federated.local.epochs, r.federated.cohort_size, r.seed) for r in fixed} == {
-        (3, 9, 4)
-    }
+    assert list(fixed) == [f"{c}-learning_rate={r}-seed4" for c in "ab" for r in (0.1, 0.2)]
+    assert all(r.federated.local.epochs == 3 for r in fixed.values())
+    assert list(load_runs(path, ["cases={c: {}}", "sweep={}"])) == ["c-seed0", "c-seed1"]
+
+
+def test_swept_sections_make_readable_folders(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        """
+        name: x
+        sweep:
+          privacy.central: [null, {clipping_norm: 1, epsilon: 2}]
+          strategy.name: ["./mine.py:Mine"]
+        """,
+    )
+    assert list(load_runs(path)) == [
+        "central=none-name=._mine.py_Mine-seed0",
+        "central=clipping_norm=1,epsilon=2-name=._mine.py_Mine-seed0",
+    ]
 
 
 def test_all_faults_at_once_each_with_its_path_and_a_remedy(tmp_path: Path) -> None:
@@ -117,7 +133,9 @@ def test_a_missing_file_and_a_bad_override(tmp_path: Path) -> None:
 def test_a_run_s_own_config_reads_back_to_the_same_run(tmp_path: Path) -> None:
     from fedsim.record import RunFolder
 
-    (run,) = load_runs(write(tmp_path, "name: x\nstrategy: {name: fedavg, weighting: uniform}"))
+    (run,) = load_runs(
+        write(tmp_path, "name: x\nstrategy: {name: fedavg, weighting: uniform}")
+    ).values()
     folder = RunFolder(tmp_path / "run")
     folder.write_config(run.model_dump())
-    assert load_runs(folder.path / "config.yaml") == [run]
+    assert list(load_runs(folder.path / "config.yaml").values()) == [run]

@@ -125,9 +125,8 @@ def test_killed_and_resumed(
         time.sleep(0.005)
     run.send_signal(signal.SIGKILL)
     run.wait()
-    session_of = lambda pid: os.getsid(pid) if Path(f"/proc/{pid}").exists() else None  # noqa: E731
     deadline = time.monotonic() + 10
-    while _session_members(run.pid, session_of):
+    while _living_members(run.pid):
         assert time.monotonic() < deadline, "a worker outlived the run"
         time.sleep(0.05)
     assert not (folder / "summary.json").exists()
@@ -141,14 +140,16 @@ def test_killed_and_resumed(
     assert same(checkpoint(folder), checkpoint(undisturbed))
 
 
-def _session_members(session: int, session_of: Any) -> list[int]:
+def _living_members(session: int) -> list[str]:
+    """Processes of a session that are not zombies: state and session in /proc/PID/stat."""
     members = []
-    for path in Path("/proc").glob("[0-9]*"):
+    for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            if session_of(int(path.name)) == session and "Z" not in path.joinpath("stat").read_text().rpartition(")")[2].split()[0]:
-                members.append(int(path.name))
-        except (OSError, ProcessLookupError):
+            state, _, _, found, *_ = stat.read_text().rpartition(")")[2].split()
+        except OSError:  # it ended while we looked
             continue
+        if int(found) == session and state != "Z":
+            members.append(stat.parent.name)
     return members
 
 

@@ -3,15 +3,13 @@
 import copy
 import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 
-import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedsim.arrays import Arrays
+from fedsim.arrays import Arrays, one_thread
 from fedsim.errors import EngineError, FedsimError
 from fedsim.flower_seam import to_arrays
 from fedsim.update_sum import ARRAYS, FOLD, ROUND, USER, FoldRule, UpdateSum
@@ -108,17 +106,3 @@ def _round_of(message: Message) -> str:
         if ROUND in config:
             return f"round {config[ROUND]!r}"
     return "outside of training"
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Run with one torch thread, and restore the number: another one gives other bits."""
-    before = torch.get_num_threads()
-    if before == 1:
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
