@@ -18,6 +18,7 @@ from fedsim.engines.client_app import client_app
 from fedsim.engines.in_process import InProcessGrid
 from fedsim.errors import ConfigError
 from fedsim.foreign import ForeignStrategy
+from fedsim.models.frozen_batch_norm import register_per_sample_gradients
 from fedsim.models.initialize import build_seeded, exchanged_tensors, running_statistics
 from fedsim.plugins import call, registered, resolve
 from fedsim.privacy.accounting import GaussianRounds, calibrate_noise_multiplier
@@ -85,6 +86,7 @@ def build_trainer(config: RunConfig) -> Trainer:
     )
     gradient = None
     if private is not None:
+        register_per_sample_gradients()
         gradient = PrivateGradient(
             model,
             max_grad_norm=private.max_grad_norm,
@@ -145,6 +147,10 @@ def build_privacy(
     return mechanism, PrivacySpending(spending, ledger)
 
 
+# A run is checked before it is started, and calibration can take seconds.
+_calibrated = functools.cache(calibrate_noise_multiplier)
+
+
 def _central_spending(
     central: CentralPrivacyConfig, config: RunConfig, users: UserTable
 ) -> CentralSpending:
@@ -164,7 +170,7 @@ def _central_spending(
     delta_predicted = central.delta or population**-1.1
     noise_multiplier = central.noise_multiplier
     if noise_multiplier is None:
-        noise_multiplier = calibrate_noise_multiplier(
+        noise_multiplier = _calibrated(
             central.epsilon or 0.0,
             delta_predicted,
             num_rounds=num_rounds,

@@ -106,16 +106,53 @@ def test_bits_do_not_depend_on_workers(yaml: Path, undisturbed: Path, tmp_path: 
     assert same(checkpoint(folder), checkpoint(undisturbed))
 
 
-@pytest.mark.parametrize("lines_before_kill", [2, 5])
+PRIVATE = (
+    "privacy.central={clipping_norm: 0.1, epsilon: 3, noise_cohort_size: 50}",
+    "privacy.example_level={max_grad_norm: 1, noise_multiplier: 0.5}",
+)
+
+
+@pytest.fixture(scope="module")
+def undisturbed_private(yaml: Path, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("private")
+    done = fedsim("run", yaml, *PRIVATE, "--out", out)
+    assert done.returncode == 0, done.stderr
+    return out / "drawings" / "seed0"
+
+
+def test_both_levels_of_privacy_each_with_its_epsilon(undisturbed_private: Path) -> None:
+    record = [line for line in lines(undisturbed_private) if line["split"] == "val"]
+    for name in ("epsilon_as_run", "epsilon_at_noise_cohort", "example_epsilon_max"):
+        values = [line[name] for line in record]
+        assert values[0] == 0
+        assert values == sorted(values)
+    card = json.loads((undisturbed_private / "privacy.json").read_text())
+    assert card["central"]["sampling"] == "poisson"
+    assert card["central"]["epsilon_at_noise_cohort"] <= 3 < card["central"]["epsilon_as_run"]
+    assert card["example_level"]["epsilon_max"] == record[-1]["example_epsilon_max"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "lines_before_kill", "reference"),
+    [((), 2, "undisturbed"), ((), 5, "undisturbed"), (PRIVATE, 5, "undisturbed_private")],
+)
 def test_killed_and_resumed(
-    yaml: Path, undisturbed: Path, tmp_path: Path, lines_before_kill: int
+    yaml: Path,
+    tmp_path: Path,
+    overrides: tuple[str, ...],
+    lines_before_kill: int,
+    reference: str,
+    request: pytest.FixtureRequest,
 ) -> None:
     """kill -9 in the middle of a round, with workers: none outlives it, and the bits agree."""
-    command = [sys.executable, "-m", "fedsim.cli", "run", yaml, "engine.workers=2"]
-    command += ["--out", tmp_path]
+    undisturbed = request.getfixturevalue(reference)
+    settings = [yaml, *overrides, "engine.workers=2", "--out", tmp_path]
     folder = tmp_path / "drawings" / "seed0"
     run = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        [sys.executable, "-m", "fedsim.cli", "run", *settings],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     deadline = time.monotonic() + 120
     record = folder / "metrics.jsonl"
@@ -130,11 +167,11 @@ def test_killed_and_resumed(
         assert time.monotonic() < deadline, "a worker outlived the run"
         time.sleep(0.05)
     assert not (folder / "summary.json").exists()
-    refused = fedsim("run", yaml, "--out", tmp_path)
     if (folder / "checkpoint" / "state.pt").exists():
+        refused = fedsim("run", *settings)
         assert refused.returncode == 6
         assert "--resume" in refused.stderr
-    resumed = fedsim("run", yaml, "engine.workers=2", "--out", tmp_path, "--resume")
+    resumed = fedsim("run", *settings, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert lines(folder) == lines(undisturbed)
     assert same(checkpoint(folder), checkpoint(undisturbed))
