@@ -8,7 +8,8 @@ import torch
 
 Arrays = dict[str, torch.Tensor]
 
-_CHUNK = 256
+_RUN = 256  # elements whose squares are summed in float32
+_CACHED = 65_536  # elements that stay in a core's cache between two operations
 
 
 def zeros_like(arrays: Arrays) -> Arrays:
@@ -34,23 +35,64 @@ def l2_norm(tensors: Iterable[torch.Tensor]) -> float:
         0.0
     """
     flats = [tensor.detach().reshape(-1) for tensor in tensors]
-    norm = _chunked_norm(flats)
+    norm = _joined(_run_norms(flats))
     if math.isinf(norm):  # float32 squares overflow from 1.8e19 on
         norm = math.sqrt(sum(float(flat.double().square().sum()) for flat in flats))
     return norm
 
 
-def _chunked_norm(flats: list[torch.Tensor]) -> float:
+def add_difference(
+    total: list[torch.Tensor], new: list[torch.Tensor], old: list[torch.Tensor], weight: float
+) -> float:
+    """Add ``weight * (new - old)`` to ``total`` in place; return the difference's norm.
+
+    The same bits as a subtraction, ``l2_norm`` and a weighted addition, in one pass through memory
+    for arrays that do not fit into the cache: these passes are what a client of a large model
+    costs beside its training.
+
+    Args:
+        total: Contiguous, as are the others.
+        new: Of the same shapes; not written to.
+        old: Of the same shapes.
+        weight: Of the difference.
+    """
+    norms: list[torch.Tensor] = []
+    small = [i for i, tensor in enumerate(new) if tensor.numel() <= _CACHED]
+    if small:
+        differences = list(torch._foreach_sub([new[i] for i in small], [old[i] for i in small]))
+        norms += _run_norms([difference.reshape(-1) for difference in differences])
+        torch._foreach_add_([total[i] for i in small], differences, alpha=weight)
+    buffer = new[0].new_empty(_CACHED)
+    for into, after, before in zip(total, new, old, strict=True):
+        if after.numel() <= _CACHED:
+            continue
+        parts = (tensor.detach().view(-1).split(_CACHED) for tensor in (into, after, before))
+        for into_part, after_part, before_part in zip(*parts, strict=True):
+            difference = torch.sub(after_part, before_part, out=buffer[: len(after_part)])
+            norms += _run_norms([difference])
+            into_part.add_(difference, alpha=weight)
+    norm = _joined(norms)
+    if math.isinf(norm):
+        norm = l2_norm(after - before for after, before in zip(new, old, strict=True))
+    return norm
+
+
+def _run_norms(flats: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the norms of runs of 256 elements at most, in tensors of any length."""
     norms: list[torch.Tensor] = []
     rests: list[torch.Tensor] = []
     for flat in flats:
-        whole = flat.numel() // _CHUNK * _CHUNK
+        whole = flat.numel() // _RUN * _RUN
         if whole:
-            norms.append(torch.linalg.vector_norm(flat[:whole].view(-1, _CHUNK), dim=1))
+            norms.append(torch.linalg.vector_norm(flat[:whole].view(-1, _RUN), dim=1))
         if whole < flat.numel():
             rests.append(flat[whole:])
-    if rests:  # one call for all of them: a small model is nothing but rests
+    if rests:  # one call for all of them: a small model has little else
         norms.append(torch.stack(list(torch._foreach_norm(rests))))
+    return norms
+
+
+def _joined(norms: list[torch.Tensor]) -> float:
     return float(torch.linalg.vector_norm(torch.cat(norms).double())) if norms else 0.0
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
-from fedsim.arrays import Arrays, l2_norm, zeros_like
+from fedsim.arrays import Arrays, add_difference, l2_norm, zeros_like
 from fedsim.errors import EngineError
 from fedsim.flower_seam import to_arrays, to_record
 
@@ -65,7 +65,7 @@ class UpdateSum:
     def add(self, reply: Message, received: Arrays, rule: FoldRule, user: str) -> None:
         """Add one user's reply: its trained arrays minus those that the user received.
 
-        The reply's arrays are used up: they hold the update afterwards.
+        The reply's arrays may be used up, and hold the update afterwards.
 
         Args:
             reply: Holds trained arrays, ``num-examples`` and ``train_loss``.
@@ -78,20 +78,24 @@ class UpdateSum:
         """
         trained = to_arrays(reply.content.array_records[ARRAYS])
         _check_like(trained, received, user)
-        update = [trained[name] for name in received]
-        torch._foreach_sub_(update, list(received.values()))
-        norm = l2_norm(update)
+        metrics = reply.content.metric_records[METRICS]
+        num_examples = int(metrics["num-examples"])  # type: ignore[arg-type]
+        weight = 1.0 if rule.weighting == "uniform" else float(num_examples)
+        new = [trained[name] for name in received]
+        old, total = list(received.values()), list(self.total.values())
+        if math.isinf(rule.clipping_norm):
+            norm = add_difference(total, new, old, weight)
+        else:
+            torch._foreach_sub_(new, old)
+            norm = l2_norm(new)
+            scale = min(1.0, rule.clipping_norm / norm) if norm else 1.0
+            torch._foreach_add_(total, new, alpha=weight * scale)
         if not math.isfinite(norm):
             raise EngineError(
                 f"user {user!r}: expected an update of finite numbers, found NaN or infinity in "
                 f"{_not_finite(trained)}; lower federated.local.learning_rate or set "
                 "federated.local.max_grad_norm"
             )
-        metrics = reply.content.metric_records[METRICS]
-        num_examples = int(metrics["num-examples"])  # type: ignore[arg-type]
-        weight = 1.0 if rule.weighting == "uniform" else float(num_examples)
-        factor = weight if norm <= rule.clipping_norm else weight * (rule.clipping_norm / norm)
-        torch._foreach_add_(list(self.total.values()), update, alpha=factor)
         self.num_examples.append(num_examples)
         self.train_loss.append(float(metrics["train_loss"]))  # type: ignore[arg-type]
         self.update_norm.append(norm)

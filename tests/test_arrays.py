@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsim.arrays import l2_norm, zeros_like
+from fedsim.arrays import add_difference, l2_norm, zeros_like
 from fedsim.streams import torch_stream
 
 
@@ -47,3 +47,33 @@ def test_zeros_are_contiguous() -> None:
     zeros = zeros_like({"w": image})["w"]
     assert zeros.is_contiguous()
     assert not zeros.any()
+
+
+@given(
+    st.lists(
+        st.sampled_from([(), (3,), (256,), (300, 300), (65_536,), (65_537,)]),
+        min_size=1,
+        max_size=5,
+    ),
+    st.floats(0.1, 50),
+)
+def test_the_single_pass_gives_the_bits_of_three(shapes: list[tuple[int, ...]], weight) -> None:
+    generator = torch_stream(0, "difference")
+    new, old, total = ([torch.randn(s, generator=generator) for s in shapes] for _ in range(3))
+    expected = [tensor.clone() for tensor in total]
+    difference = list(torch._foreach_sub(new, old))
+    torch._foreach_add_(expected, difference, alpha=weight)
+    norm = add_difference(total, new, old, weight)
+    assert all(torch.equal(a, b) for a, b in zip(total, expected, strict=True))
+    assert norm == pytest.approx(l2_norm(difference), rel=1e-7)
+
+
+def test_the_single_pass_sees_what_is_not_finite_or_huge() -> None:
+    for value, norm in ((float("nan"), math.isnan), (float("inf"), math.isinf)):
+        new = [torch.zeros(70_000), torch.tensor(0.0)]
+        new[0][69_999] = value
+        old = [torch.zeros(70_000), torch.tensor(0.0)]
+        assert norm(add_difference([t.clone() for t in old], new, old, 1.0))
+    huge = [torch.full((2,), 1e25)]
+    total = [torch.zeros(2)]
+    assert add_difference(total, huge, [torch.zeros(2)], 1.0) == pytest.approx(2**0.5 * 1e25)

@@ -30,18 +30,18 @@ class Transform:
             Talwar 2022). ``random_resized_crop``: cut out a box of a uniform 8 to 100 % of the area
             and a log-uniform aspect ratio of 3/4 to 4/3, resize it, then mirror left to right with
             probability 1/2 (the PyTorch code of Granqvist et al. 2024; Szegedy et al. 2015).
-        output_size: S, the side of the inputs in pixels. To resize is to stretch to S x S
-            with bilinear, antialiased interpolation; images of that size are left alone.
-        mean: Of each channel, as a fraction of 255.
-        std: Of each channel, as a fraction of 255; above 0.
+        output_size: S, the side of the inputs in pixels. To resize is to stretch to S x S with
+            bilinear, antialiased interpolation; images of that size are left alone.
+        mean: Of each channel of ``image / 255``.
+        std: Of each channel of ``image / 255``; above 0.
 
     Raises:
         ConfigError: An attribute is out of its range.
 
     Examples:
         >>> half = Transform("none", 2, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-        >>> half.eval_batch(torch.full((1, 3, 2, 2), 255, dtype=torch.uint8)).unique().tolist()
-        [1.0]
+        >>> half.eval_batch(torch.zeros(1, 3, 2, 2, dtype=torch.uint8)).unique().tolist()
+        [-1.0]
     """
 
     augmentation: Augmentation
@@ -107,9 +107,9 @@ class Transform:
         """Return ``(images / 255 - mean) / std`` as float32, channels-last, at any size."""
         scale = [1 / (255 * std) for std in self.std]
         shift = [-mean / std for mean, std in zip(self.mean, self.std, strict=True)]
-        factors = torch.tensor([scale, shift], device=images.device).view(2, 3, 1, 1)
-        floats = images.to(torch.float32, memory_format=torch.channels_last)
-        return floats.mul_(factors[0]).add_(factors[1])
+        factor, term = torch.tensor([scale, shift], device=images.device).view(2, 3, 1, 1)
+        inputs = images.to(torch.float32, memory_format=torch.channels_last)
+        return torch.addcmul(term, inputs, factor, out=inputs)
 
     def _resized(self, images: torch.Tensor) -> torch.Tensor:
         if images.shape[-2:] == (self.output_size, self.output_size):

@@ -52,9 +52,11 @@ class FrozenBatchNorm2d(nn.Module):
 def register_per_sample_gradients() -> None:
     """Teach Opacus the per-example gradients of ``FrozenBatchNorm2d``; calling again is harmless.
 
-    Opacus refuses trainable layers with buffers, since buffers may mix examples. These do not, so
-    hooks may be attached with ``GradSampleHooks(model, strict=False)`` once it is known that no
-    other layer's buffers do: ``fedsim.models.initialize.running_statistics(model)`` is empty.
+    Opacus's own check refuses trainable layers with buffers, since buffers may mix examples; these
+    do not. Hooks are then attached without that check (``strict=False``), once it is known that
+    every other layer treats each example by itself.
+
+    Imports Opacus, which takes a second.
     """
     from opacus.grad_sample import register_grad_sampler
 

@@ -105,7 +105,7 @@ def _load_weights(model: ResNet, weights: str | Path, norm: str) -> None:
     own = model.state_dict()
     if "fc.weight" not in state or state["fc.weight"].shape != own["fc.weight"].shape:
         state |= {"fc.weight": own["fc.weight"], "fc.bias": own["fc.bias"]}
-    # Counts of batches are unused, and files made before torch 0.4.1 lack them.
+    # Counts of batches are unused, and files of old releases of torch lack them.
     counts = {name: own[name] for name in own if name.endswith("num_batches_tracked")}
     state = counts | state
     misfits = sorted(
