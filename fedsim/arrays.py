@@ -66,7 +66,8 @@ def add_difference(
     for into, after, before in zip(total, new, old, strict=True):
         if after.numel() <= _CACHED:
             continue
-        parts = (tensor.detach().view(-1).split(_CACHED) for tensor in (into, after, before))
+        flats = (tensor.detach().view(-1) for tensor in (into, after, before))
+        parts = (torch.split(flat, _CACHED) for flat in flats)
         for into_part, after_part, before_part in zip(*parts, strict=True):
             difference = torch.sub(after_part, before_part, out=buffer[: len(after_part)])
             norms += _run_norms([difference])

@@ -10,7 +10,7 @@ from torch import nn
 
 from fedsim.centralized import PooledSettings, PooledTrainer
 from fedsim.cohort import CohortSampler
-from fedsim.config import CentralizedConfig, CentralPrivacyConfig, RunConfig
+from fedsim.config import CentralizedConfig, CentralPrivacyConfig, DataConfig, RunConfig
 from fedsim.data.dataset import FederatedDataset, UserTable
 from fedsim.data.sources import open_dataset
 from fedsim.data.transforms import Transform
@@ -41,8 +41,12 @@ _NORMALIZATIONS = {
 
 
 def build_dataset(config: RunConfig) -> FederatedDataset:
-    """Open the data."""
-    data = config.data
+    """Open the data; runs of one process that use the same data share what is opened."""
+    return _open_data(config.data)
+
+
+@functools.lru_cache(maxsize=2)
+def _open_data(data: DataConfig) -> FederatedDataset:
     given: dict[str, Any] = {
         "labels": data.labels,
         "image_size": data.image_size,

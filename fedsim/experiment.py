@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import math
-import os
 import platform
 import time
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from fedsim.centralized import train_centralized
 from fedsim.config import RunConfig
 from fedsim.data.dataset import FederatedDataset, UserTable
 from fedsim.engines.in_process import InProcessGrid
+from fedsim.engines.workers import num_cores
 from fedsim.errors import CheckpointError
 from fedsim.evaluation.final import score_constant, score_test
 from fedsim.evaluation.scoring import SplitScorer
@@ -146,7 +146,7 @@ def _run(job: Job, folder: RunFolder, reporter: Reporter) -> dict[str, Any]:
     folder.write_config(config.model_dump())
     left_out = _write_left_out(folder, dataset)
     reporter.started(job.run_id, job.num_rounds, max(state.round_num, 0))
-    workers = config.engine.workers or len(os.sched_getaffinity(0))
+    workers = config.engine.workers or num_cores()
     with build.build_grid(config, model, len(dataset.users("train")), workers) as grid:
         book = _bookkeeper(job, folder, grid, dataset, reporter)
         card: dict[str, Any] = {}

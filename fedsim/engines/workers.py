@@ -233,6 +233,13 @@ class WorkerPool:
         self._in_flight.clear()
 
 
+def num_cores() -> int:
+    """Return the cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def _shared_buffer(layout: Layout) -> torch.Tensor:
     buffer = torch.zeros(layout.num_bytes, dtype=torch.uint8)
     buffer.share_memory_()  # type: ignore[no-untyped-call]

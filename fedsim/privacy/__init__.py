@@ -1,0 +1,1 @@
+"""Mechanisms, and what they spend."""
