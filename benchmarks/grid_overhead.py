@@ -75,9 +75,7 @@ class Rounds:
         self.round_num += 1
         start = time.perf_counter()
         record = to_record(self.arrays)
-        messages = self.strategy.configure_train(
-            self.round_num, record, ConfigRecord(), self.grid
-        )
+        messages = self.strategy.configure_train(self.round_num, record, ConfigRecord(), self.grid)
         self.strategy.aggregate_train(self.round_num, self.grid.send_and_receive(messages))
         return time.perf_counter() - start
 

@@ -44,9 +44,7 @@ class PrivacySpending:
     def __init__(self, central: CentralSpending | None, ledger: ExampleLedger | None) -> None:
         self._central, self._ledger = central, ledger
         if central is not None:
-            self._as_run = EpsilonPerRound(
-                central.as_run, central.delta_as_run, central.accountant
-            )
+            self._as_run = EpsilonPerRound(central.as_run, central.delta_as_run, central.accountant)
             self._at_noise_cohort = EpsilonPerRound(
                 central.at_noise_cohort, central.delta_at_noise_cohort, central.accountant
             )

@@ -121,9 +121,7 @@ def test_the_mean_is_over_the_expected_cohort_and_bounded(grid) -> None:
 
 @pytest.mark.parametrize(("cohort_size", "noise_cohort_size"), [(10, 10), (10, 40)])
 def test_measured_noise_is_the_noise_that_is_claimed(cohort_size, noise_cohort_size) -> None:
-    private = mechanism(
-        1.5, 0.2, cohort_size=cohort_size, noise_cohort_size=noise_cohort_size
-    )
+    private = mechanism(1.5, 0.2, cohort_size=cohort_size, noise_cohort_size=noise_cohort_size)
     total = {"w": torch.zeros(400, 500), "scalar": torch.tensor(0.0)}
     private.add_noise(total, round_num=1)
     measured = float(total["w"].double().std())
