@@ -19,10 +19,11 @@ from opacus import GradSampleModule
 from opacus.optimizers import DPOptimizer
 from torch import nn
 
+from fedsim.loss import label_mean_loss
 from fedsim.models.cnn import Cnn
 from fedsim.models.initialize import build_seeded
 from fedsim.models.resnet import resnet18
-from fedsim.privacy.per_sample import PrivateGradient, label_mean_loss
+from fedsim.privacy.per_sample import PrivateGradient
 from fedsim.streams import torch_stream
 
 LABELS = 17

@@ -13,10 +13,10 @@ from fedsim.bookkeeping import Bookkeeper
 from fedsim.data.dataset import FederatedDataset
 from fedsim.data.transforms import Transform
 from fedsim.flower_seam import to_arrays, to_record
+from fedsim.loss import label_mean_loss
 from fedsim.models.initialize import exchanged_tensors
 from fedsim.state import RunState
 from fedsim.streams import global_torch_stream, torch_stream
-from fedsim.training.step import example_losses
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class PooledTrainer:
                 inputs = self._transform.train_batch(examples.images, generator)
                 if not self._settings.channels_last:
                     inputs = inputs.contiguous()
-                loss = example_losses(self._model(inputs), examples.labels).mean()
+                loss = label_mean_loss(self._model(inputs), examples.labels).mean()
                 self._optimizer.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
                 self._optimizer.step()

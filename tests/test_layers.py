@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[1] / "fedsim"
 
 # From the bottom; the numbers are those of CONTRIBUTING.md.
 LAYERS = [
-    {"", "errors", "streams", "arrays"},  # 0
+    {"", "errors", "streams", "arrays", "loss"},  # 0
     {"config", "plugins", "flower_seam", "data", "models", "metrics", "privacy"},  # 1
     {"config_file", "cohort", "replies", "update_sum"},
     {"strategy"},

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from fedsim.errors import EngineError, PrivacyError
+from fedsim.loss import label_mean_loss
 
 ExampleLoss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """From logits (n, labels) and targets (n, labels) to one loss per example, shape (n,)."""
@@ -18,24 +18,6 @@ ExampleLoss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 # In one thread float32 sums of squares are off by up to 2e-7 over 256 elements, but by 2e-6 over
 # 4,096 and by 7e-4 over a million equal ones; a clipped gradient would be that much too long.
 _CHUNK = 256
-
-
-def label_mean_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return each example's binary cross-entropy with logits, the mean over its labels.
-
-    Args:
-        logits: Shape (n, labels).
-        targets: The same shape, 0 or 1, of any dtype.
-
-    Returns:
-        Shape (n,).
-
-    Examples:
-        >>> label_mean_loss(torch.zeros(1, 2), torch.tensor([[0, 1]]))
-        tensor([0.6931])
-    """
-    losses = binary_cross_entropy_with_logits(logits, targets.to(logits.dtype), reduction="none")
-    return losses.mean(dim=1)
 
 
 @dataclass(frozen=True)

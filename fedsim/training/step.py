@@ -5,31 +5,13 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import nn
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedsim.arrays import l2_norm
+from fedsim.loss import label_mean_loss
 
 GradientFn = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, list[torch.Tensor]]]
 """From inputs (n, 3, S, S) and labels (n, labels) to the summed loss of the batch (a scalar) and
 the gradient that the step takes, one tensor per trainable parameter."""
-
-
-def example_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return each example's loss: binary cross-entropy with logits, the mean over its labels.
-
-    Args:
-        logits: Shape (n, labels).
-        labels: The same shape, 0 or 1.
-
-    Returns:
-        Shape (n,).
-
-    Examples:
-        >>> example_losses(torch.zeros(1, 2), torch.tensor([[0, 1]]))
-        tensor([0.6931])
-    """
-    targets = labels.to(logits.dtype)
-    return binary_cross_entropy_with_logits(logits, targets, reduction="none").mean(dim=1)
 
 
 def mean_gradient(model: nn.Module) -> GradientFn:
@@ -39,7 +21,7 @@ def mean_gradient(model: nn.Module) -> GradientFn:
     def gradient(
         inputs: torch.Tensor, labels: torch.Tensor
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        loss = example_losses(model(inputs), labels).mean()
+        loss = label_mean_loss(model(inputs), labels).mean()
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
         filled = [
             torch.zeros_like(p) if g is None else g

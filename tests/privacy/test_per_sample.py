@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedsim.errors import EngineError, PrivacyError
+from fedsim.loss import label_mean_loss
 from fedsim.models.frozen_batch_norm import FrozenBatchNorm2d, register_per_sample_gradients
 from fedsim.privacy.per_sample import (
     PerSampleGradients,
     PrivateGradient,
     _norms,
-    label_mean_loss,
     noisy_mean,
 )
 from fedsim.streams import torch_stream
