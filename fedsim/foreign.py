@@ -28,7 +28,7 @@ from fedsim.cohort import CohortSampler
 from fedsim.errors import ConfigError, EngineError
 from fedsim.flower_seam import ensure_task_identity, to_arrays, to_record
 from fedsim.strategy import check_aggregate, node_id
-from fedsim.streams import numpy_stream
+from fedsim.streams import global_torch_stream, numpy_stream
 from fedsim.update_sum import ROUND, USER
 
 
@@ -195,9 +195,9 @@ _UNKNOWN = object()
 
 def _encode(value: Any) -> Any:
     """Turn a value into tensors and plain containers, tagged so that ``_decode`` restores it."""
-    if value is None or isinstance(value, bool | int | float | str):
+    if value is None or type(value) in (bool, int, float, str):
         return value
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic):  # before anything else: np.float64 is a float
         return ["scalar", torch.from_numpy(np.array(value))]
     if isinstance(value, np.ndarray) and value.dtype != object:
         return ["ndarray", torch.from_numpy(value.copy())]
@@ -248,13 +248,14 @@ def _addressed(message: Message, round_num: int, user: str) -> Message:
 
 @contextmanager
 def _seeded_globals(seed: int, *keys: str | int) -> Iterator[None]:
-    """Seed ``random`` and ``numpy.random`` for code that draws from them; restore them after."""
+    """Seed the generators of Python, NumPy and torch for a while, and restore them after."""
     stream = numpy_stream(seed, "foreign strategy", *keys)
     python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
     random.seed(int(stream.integers(2**63)))
     np.random.seed(int(stream.integers(2**32)))  # noqa: NPY002
     try:
-        yield
+        with global_torch_stream(seed, "foreign strategy", *keys):
+            yield
     finally:
         random.setstate(python_state)
         np.random.set_state(numpy_state)  # noqa: NPY002

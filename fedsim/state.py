@@ -56,8 +56,13 @@ class RunState:
         self, round_num: int, arrays: ArrayRecord, strategy: dict[str, Any], ledger: dict[str, Any]
     ) -> "RunState":
         """Return the state after a round."""
+        # Copies: a strategy may go on writing into its tensors before this state is saved.
         return dataclasses.replace(
-            self, round_num=round_num, arrays=arrays, strategy=strategy, ledger=ledger
+            self,
+            round_num=round_num,
+            arrays=arrays,
+            strategy=_copied(strategy),
+            ledger=_copied(ledger),
         )
 
     def keep_best(self, macro_ap: float | None) -> "RunState":
@@ -65,6 +70,17 @@ class RunState:
         if macro_ap is None or (self.best is not None and macro_ap <= self.best.macro_ap):
             return self
         return dataclasses.replace(self, best=Best(self.round_num, macro_ap, self.arrays))
+
+
+def _copied(value: Any) -> Any:
+    """Copy tensors and the containers that hold them."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_copied(item) for item in value]
+    return value
 
 
 def save_checkpoint(state: RunState, path: Path, settings: dict[str, Any]) -> None:

@@ -28,6 +28,7 @@ from fedsim.cohort import CohortSampler, deal
 from fedsim.errors import ConfigError, EngineError
 from fedsim.flower_seam import ensure_task_identity, to_arrays, to_record
 from fedsim.replies import drain
+from fedsim.streams import global_torch_stream
 from fedsim.update_sum import (
     ARRAYS,
     CONFIG,
@@ -89,6 +90,17 @@ class SumStrategy(Strategy):
                 f"strategy.weighting: expected 'uniform' under privacy.central, found "
                 f"{self.weighting!r}, with which one user's influence would not be bounded by the "
                 "clipping norm; set strategy.weighting: uniform"
+            )
+        own = [
+            name
+            for name in ("configure_train", "aggregate_train", "compose")
+            if getattr(type(self), name) is not getattr(SumStrategy, name)
+        ]
+        if mechanism is not None and own:
+            raise ConfigError(
+                f"privacy.central: expected a strategy that leaves clipping, noise and denominator "
+                f"to SumStrategy, found {type(self).__name__}, which overrides {', '.join(own)}; "
+                "override server_step only, or drop privacy.central"
             )
         self._cohort, self._mechanism = cohort, mechanism
 
@@ -156,9 +168,24 @@ class SumStrategy(Strategy):
             denominator = summed.weight
         if denominator > 0:  # an empty cohort without a mechanism has nothing to divide
             torch._foreach_div_(list(summed.total.values()), denominator)
-        arrays = self.server_step(server_round, self._sent, summed.total)
-        check_aggregate(arrays, self._sent, type(self).__name__, server_round)
+        arrays = self._stepped(server_round, summed.total)
         return to_record(arrays), MetricRecord({**diagnostics})
+
+    def _stepped(self, round_num: int, update: Arrays) -> Arrays:
+        """Take the server step, and check what came of it."""
+        name, sent = type(self).__name__, self._sent
+        versions = [tensor._version for tensor in sent.values()]
+        seed = self._cohort.seed if self._cohort else 0
+        with global_torch_stream(seed, "server step", round_num):
+            arrays = self.server_step(round_num, sent, update)
+        if versions != [tensor._version for tensor in sent.values()]:
+            raise EngineError(
+                f"strategy {name}, round {round_num}: expected server_step to leave its arrays as "
+                "they were, found that it wrote into them, which may be the best round's; return "
+                "new tensors (a + u for a += u)"
+            )
+        check_aggregate(arrays, sent, name, round_num)
+        return {key: arrays[key].to(tensor.dtype) for key, tensor in sent.items()}
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

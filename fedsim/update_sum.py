@@ -62,7 +62,7 @@ class UpdateSum:
     update_norm: list[float] = field(default_factory=list)
     weight: float = 0.0
 
-    def add(self, reply: Message, received: Arrays, rule: FoldRule, user: str) -> None:
+    def add(self, reply: Message, received: Arrays, rule: FoldRule, where: str) -> None:
         """Add one user's reply: its trained arrays minus those that the user received.
 
         The reply's arrays may be used up, and hold the update afterwards.
@@ -71,13 +71,13 @@ class UpdateSum:
             reply: Holds trained arrays, ``num-examples`` and ``train_loss``.
             received: The arrays that were sent to the user.
             rule: Weighting and clipping.
-            user: Its id, for errors.
+            where: Round and user, for errors.
 
         Raises:
             EngineError: The update has other names or shapes, or is not finite.
         """
         trained = to_arrays(reply.content.array_records[ARRAYS])
-        _check_like(trained, received, user)
+        _check_like(trained, received, where)
         metrics = reply.content.metric_records[METRICS]
         num_examples = int(metrics["num-examples"])  # type: ignore[arg-type]
         weight = 1.0 if rule.weighting == "uniform" else float(num_examples)
@@ -92,7 +92,7 @@ class UpdateSum:
             torch._foreach_add_(total, new, alpha=weight * scale)
         if not math.isfinite(norm):
             raise EngineError(
-                f"user {user!r}: expected an update of finite numbers, found NaN or infinity in "
+                f"{where}: expected an update of finite numbers, found NaN or infinity in "
                 f"{_not_finite(trained)}; lower federated.local.learning_rate or set "
                 "federated.local.max_grad_norm"
             )
@@ -167,22 +167,22 @@ def _partial_sums(
             if block is not None:
                 yield block
             block, block_id = UpdateSum(zeros_like(received)), reply.metadata.group_id
-        block.add(reply, received, rule, user=f"node {reply.metadata.src_node_id}")
+        block.add(reply, received, rule, where=f"node {reply.metadata.src_node_id}")
     if block is not None:
         yield block
 
 
-def _check_like(found: Arrays, expected: Arrays, user: str) -> None:
+def _check_like(found: Arrays, expected: Arrays, where: str) -> None:
     if found.keys() != expected.keys():
         names = sorted(found.keys() ^ expected.keys())[:3]
         raise EngineError(
-            f"user {user!r}: expected a reply with the arrays that were sent, found a difference "
+            f"{where}: expected a reply with the arrays that were sent, found a difference "
             f"in {names}; return every array under its own name"
         )
     for name, tensor in found.items():
         if tensor.shape != expected[name].shape or tensor.dtype != expected[name].dtype:
             raise EngineError(
-                f"user {user!r}: expected array {name!r} of {expected[name].dtype} "
+                f"{where}: expected array {name!r} of {expected[name].dtype} "
                 f"{tuple(expected[name].shape)}, found {tensor.dtype} {tuple(tensor.shape)}; "
                 "return it with the shape and dtype that it was sent with"
             )

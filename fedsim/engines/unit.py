@@ -44,13 +44,13 @@ def _block_of(message: Message) -> str | None:
     return message.metadata.group_id if FOLD in message.content else None
 
 
-def execute(app: ClientApp, unit: Unit, total: Arrays | None) -> Message:
+def execute(app: ClientApp, unit: Unit, total: Arrays) -> Message:
     """Answer a unit's messages, on one torch thread.
 
     Args:
         app: The ClientApp.
         unit: What to do.
-        total: For a unit that is folded: zeroed here, then the block's sum grows in it.
+        total: Zeroed here if the unit is folded; then the block's sum grows in it.
 
     Returns:
         The client's reply, or one that holds the block's sum, in ``total``'s memory.
@@ -59,7 +59,7 @@ def execute(app: ClientApp, unit: Unit, total: Arrays | None) -> Message:
         EngineError: A client failed, with the user, the round and the traceback.
     """
     with one_thread():
-        if unit.rule is None or total is None:
+        if unit.rule is None:
             return _call(app, unit.messages[0])
         for tensor in total.values():
             tensor.zero_()
@@ -67,7 +67,7 @@ def execute(app: ClientApp, unit: Unit, total: Arrays | None) -> Message:
         for message in unit.messages:
             reply = _call(app, message)
             received = to_arrays(message.content.array_records[ARRAYS])
-            block.add(reply, received, unit.rule, user=_name_of(message))
+            block.add(reply, received, unit.rule, where=_place_of(message))
         return Message(block.to_content(), reply_to=unit.messages[0])
 
 
@@ -84,25 +84,17 @@ def _call(app: ClientApp, message: Message) -> Message:
     )
     try:
         return app(private, context)
-    except FedsimError:
-        raise
+    except FedsimError as error:
+        raise type(error)(f"{_place_of(message)}: {error}") from error
     except Exception as error:
         raise EngineError(
-            f"{_name_of(message)}, {_round_of(message)}: the client failed with "
-            f"{type(error).__name__}: {error}; mend the client or leave the user out\n"
-            f"{traceback.format_exc()}"
+            f"{_place_of(message)}: the client failed with {type(error).__name__}: {error}; mend "
+            f"the client or leave the user out\n{traceback.format_exc()}"
         ) from error
 
 
-def _name_of(message: Message) -> str:
+def _place_of(message: Message) -> str:
     for config in message.content.config_records.values():
         if USER in config:
-            return str(config[USER])
-    return f"node {message.metadata.dst_node_id}"
-
-
-def _round_of(message: Message) -> str:
-    for config in message.content.config_records.values():
-        if ROUND in config:
-            return f"round {config[ROUND]!r}"
-    return "outside of training"
+            return f"round {config.get(ROUND)!r}, user {config[USER]!r}"
+    return f"{message.metadata.message_type}, node {message.metadata.dst_node_id}"

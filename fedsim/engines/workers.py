@@ -80,12 +80,13 @@ class _Task:
 
     Attributes:
         unit: Messages from which the published record was taken out.
-        published_keys: For each message the keys under which it goes back in.
+        keys: For each message the keys of its records, in order; those that it lacks are the
+            published record's.
         slot: Where the reply's arrays go.
     """
 
     unit: Unit
-    published_keys: tuple[tuple[str, ...], ...]
+    keys: tuple[tuple[str, ...], ...]
     slot: int
 
 
@@ -164,13 +165,12 @@ class WorkerPool:
         messages, keys = [], []
         for message in unit.messages:
             records = dict(message.content.items())
-            published = tuple(key for key, value in records.items() if value is self._published)
             stripped = copy.copy(message)
             stripped.content = RecordDict(
-                {key: value for key, value in records.items() if key not in published}
+                {key: value for key, value in records.items() if value is not self._published}
             )
             messages.append(stripped)
-            keys.append(published)
+            keys.append(tuple(records))
         return _Task(Unit(tuple(messages), unit.rule), tuple(keys), slot)
 
     def _publish(self, unit: Unit) -> None:
@@ -271,7 +271,7 @@ class _Worker:
     slots: list[Arrays]
 
 
-_worker: _Worker | None = None
+_worker: _Worker | Exception | None = None
 
 
 def _start_worker(
@@ -287,12 +287,15 @@ def _start_worker(
     torch.set_num_threads(1)
     keep_freed_memory()
     ensure_task_identity()
-    _worker = _Worker(
-        app=make_client_app(),
-        layout=layout,
-        published=to_record(layout.views(global_buffer)),
-        slots=[layout.views(slot) for slot in slots],
-    )
+    try:
+        _worker = _Worker(
+            app=make_client_app(),
+            layout=layout,
+            published=to_record(layout.views(global_buffer)),
+            slots=[layout.views(slot) for slot in slots],
+        )
+    except Exception as error:
+        _worker = error  # raised by the first task: here it would only break the pool
 
 
 def _end_with(lifeline: connection.Connection) -> None:
@@ -301,17 +304,20 @@ def _end_with(lifeline: connection.Connection) -> None:
 
 
 def _answer(task: _Task) -> _Answer:
-    if _worker is None:
+    worker = _worker
+    if isinstance(worker, Exception):
+        raise worker
+    if worker is None:
         raise RuntimeError("the worker was not started")
-    for message, keys in zip(task.unit.messages, task.published_keys, strict=True):
-        for key in keys:
-            message.content[key] = _worker.published
-    slot = _worker.slots[task.slot]
-    reply = execute(_worker.app, task.unit, slot)
+    for message, keys in zip(task.unit.messages, task.keys, strict=True):
+        content = dict(message.content.items())
+        message.content = RecordDict({key: content.get(key, worker.published) for key in keys})
+    slot = worker.slots[task.slot]
+    reply = execute(worker.app, task.unit, slot)
     for key, record in reply.content.array_records.items():
         arrays = to_arrays(record)
-        if _worker.layout.fits(arrays):
-            if arrays[next(iter(slot))] is not slot[next(iter(slot))]:
+        if worker.layout.fits(arrays):
+            if task.unit.rule is None:  # a block's sum has grown in the slot itself
                 torch._foreach_copy_(list(slot.values()), [arrays[name] for name in slot])
             del reply.content[key]
             return _Answer(reply, key)

@@ -4,7 +4,6 @@ The mechanism is a value, ``GaussianRounds``; epsilon is computed from it, never
 numbers here are upper bounds on the true epsilon (up to rounding that is accounted for).
 """
 
-import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -289,7 +288,7 @@ def _smallest_within(target: float, spent: Callable[[float], float], guess: floa
     x, slope = min(max(math.log(guess), low), high), -1.0
     x_before, excess_before = math.nan, math.nan
     enough = math.inf
-    for evaluation in itertools.count(1):
+    for evaluation in range(1, 60):  # from the tenth on the bracket is halved
         excess = math.log(max(spent(math.exp(x)), 1e-9) / target)
         if excess <= 0:
             high, enough = x, math.exp(x)
@@ -301,7 +300,7 @@ def _smallest_within(target: float, spent: Callable[[float], float], guess: floa
             slope = min((excess - excess_before) / (x - x_before), -0.1)
         x_before, excess_before = x, excess
         x = min(max(x - (excess + 1e-4) / slope, lowest), highest)
-        if evaluation > 10 or (not low < x < high and x != lowest):
+        if evaluation >= 10 or (not low < x < high and x != lowest):
             x = (low + high) / 2
     return enough
 

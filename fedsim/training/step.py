@@ -23,13 +23,25 @@ def mean_gradient(model: nn.Module) -> GradientFn:
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
         loss = label_mean_loss(model(inputs), labels).mean()
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-        filled = [
-            torch.zeros_like(p) if g is None else g
-            for p, g in zip(parameters, gradients, strict=True)
-        ]
-        return loss.detach() * len(inputs), filled
+        return loss.detach() * len(inputs), _separate(parameters, gradients)
 
     return gradient
+
+
+def _separate(
+    parameters: list[nn.Parameter], gradients: tuple[torch.Tensor | None, ...]
+) -> list[torch.Tensor]:
+    """Return gradients that may be written to: autograd shares one among added parameters."""
+    separate: list[torch.Tensor] = []
+    taken: set[int] = set()
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        if gradient is None:
+            gradient = torch.zeros_like(parameter)
+        elif gradient.data_ptr() in taken or not gradient.is_contiguous():
+            gradient = gradient.clone(memory_format=torch.contiguous_format)
+        taken.add(gradient.data_ptr())
+        separate.append(gradient)
+    return separate
 
 
 @dataclass
