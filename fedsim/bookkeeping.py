@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedsim.evaluation.scoring import SplitScorer
+from fedsim.evaluation.scoring import SplitScorer, with_reasons
 from fedsim.record import RunFolder
-from fedsim.state import RunState, save_checkpoint
+from fedsim.state import RunState, load_checkpoint, save_checkpoint
 
 
 class Bookkeeper:
@@ -19,6 +19,7 @@ class Bookkeeper:
         score_every: Rounds between scores.
         checkpoint_every: Rounds between checkpoints.
         report: Told every line that is recorded.
+        before_save: Called before a checkpoint is written: the privacy card is never behind it.
     """
 
     def __init__(
@@ -31,11 +32,14 @@ class Bookkeeper:
         score_every: int = 1,
         checkpoint_every: int = 1,
         report: Callable[[dict[str, Any]], None] = lambda line: None,
+        before_save: Callable[[RunState], None] = lambda state: None,
     ) -> None:
         self._folder, self._settings, self._validation = folder, settings, validation
         self._num_rounds, self._score_every = num_rounds, score_every
         self._checkpoint_every, self._report = checkpoint_every, report
+        self._before_save = before_save
         self._unsaved: RunState | None = None
+        self._read_back = False  # once, since a strategy's state may hold what can't be read
 
     def close_round(
         self, state: RunState, training: Mapping[str, Any] | None, spent: dict[str, Any]
@@ -52,9 +56,7 @@ class Bookkeeper:
         """
         round_num = state.round_num
         if training is not None:
-            words = {key.replace("-", "_"): value for key, value in training.items()}
-            loss = words.pop("train_loss", None)
-            self._write({"round": round_num, "split": "train", "loss": loss, **words, **spent})
+            self._write({"round": round_num, "split": "train", **_train_words(training), **spent})
         if round_num % self._score_every == 0 or round_num == self._num_rounds:
             scores = self._validation.score(state.arrays)
             state = state.keep_best(scores["macro_ap"])
@@ -67,9 +69,33 @@ class Bookkeeper:
     def save(self) -> None:
         """Save the last closed round, unless that was done."""
         if self._unsaved is not None:
+            self._before_save(self._unsaved)
+            self._folder.sync()
             save_checkpoint(self._unsaved, self._folder.checkpoint, self._settings)
+            if not self._read_back and self._unsaved.round_num > 0:
+                load_checkpoint(self._folder.checkpoint, self._settings)
+                self._read_back = True
             self._unsaved = None
 
     def _write(self, line: dict[str, Any]) -> None:
         self._folder.append(line)
         self._report(line)
+
+
+def _train_words(training: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn what a strategy reported into the record's words.
+
+    Its own metrics may be anything: those that are called like the record's keys get a prefix, and
+    what is not a finite number is null.
+    """
+    words: dict[str, Any] = {"loss": training.get("train_loss")}
+    if words["loss"] is None:
+        nobody = training.get("num-clients") == 0
+        words["loss_reason"] = (
+            "no user took part in this round" if nobody else "the strategy reported no train_loss"
+        )
+    for key, value in training.items():
+        name = key.replace("-", "_")
+        if key != "train_loss":
+            words[f"strategy_{name}" if name in ("round", "split", "loss") else name] = value
+    return with_reasons(words, "not a finite number")

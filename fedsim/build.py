@@ -9,7 +9,7 @@ from flwr.serverapp.strategy import Strategy
 from torch import nn
 
 from fedsim.centralized import PooledSettings, PooledTrainer
-from fedsim.cohort import CohortSampler
+from fedsim.cohort import CohortSampler, Sampling
 from fedsim.config import CentralizedConfig, CentralPrivacyConfig, DataConfig, RunConfig
 from fedsim.data.dataset import FederatedDataset, UserTable
 from fedsim.data.sources import open_dataset
@@ -20,13 +20,14 @@ from fedsim.errors import ConfigError
 from fedsim.foreign import ForeignStrategy
 from fedsim.models.frozen_batch_norm import register_per_sample_gradients
 from fedsim.models.initialize import build_seeded, exchanged_tensors, running_statistics
-from fedsim.plugins import call, registered, resolve
+from fedsim.plugins import call, defaults, registered, resolve
 from fedsim.privacy.accounting import GaussianRounds, calibrate_noise_multiplier
 from fedsim.privacy.central import CentralGaussian
 from fedsim.privacy.ledger import ExampleLedger
 from fedsim.privacy.per_sample import PrivateGradient
 from fedsim.privacy.spending import CentralSpending, PrivacySpending
 from fedsim.strategy import SumStrategy
+from fedsim.streams import global_torch_stream
 from fedsim.training.local import LocalSettings
 from fedsim.training.trainer import Trainer
 
@@ -38,6 +39,22 @@ _NORMALIZATIONS = {
     "centered": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
 }
+
+
+def with_defaults(config: RunConfig) -> RunConfig:
+    """Return the settings with the parameters of model and strategy that they leave out.
+
+    A later release may have other defaults: what a run was made with stands in its record.
+    """
+    model = defaults(resolve(config.model.name, MODELS, "model.name"), config.model.parameters)
+    factory = resolve(config.strategy.name, registered("fedsim.strategies"), "strategy.name")
+    strategy = defaults(factory, config.strategy.parameters)
+    return config.model_copy(
+        update={
+            "model": config.model.model_copy(update=model),
+            "strategy": config.strategy.model_copy(update=strategy),
+        }
+    )
 
 
 def build_dataset(config: RunConfig) -> FederatedDataset:
@@ -72,9 +89,14 @@ def build_transform(config: RunConfig) -> Transform:
 def build_model(config: RunConfig, num_labels: int) -> nn.Module:
     """Make the initial model; the same seed gives the same bits."""
     factory = resolve(config.model.name, MODELS, "model.name")
-    model: nn.Module = build_seeded(
+    model = build_seeded(
         lambda: call(factory, config.model.parameters, "model", num_labels=num_labels), config.seed
     )
+    if not isinstance(model, nn.Module):
+        raise ConfigError(
+            f"model.name: expected a torch.nn.Module, found {type(model).__name__}; return the "
+            "model from the function"
+        )
     return model
 
 
@@ -123,10 +145,14 @@ def build_grid(config: RunConfig, model: nn.Module, num_users: int, workers: int
 
 def build_cohort(config: RunConfig, users: UserTable) -> CohortSampler:
     """Make the cohort sampler."""
-    federated = config.federated
-    return CohortSampler(
-        users, federated.cohort_size, federated.sampling or "fixed_size", config.seed
-    )
+    return CohortSampler(users, config.federated.cohort_size, _sampling(config), config.seed)
+
+
+def _sampling(config: RunConfig) -> Sampling:
+    sampling = config.federated.sampling
+    if sampling is None:  # the settings' own check fills it in
+        raise ConfigError("federated.sampling: expected a value, found none; validate the settings")
+    return sampling
 
 
 def build_privacy(
@@ -147,8 +173,7 @@ def build_privacy(
             delta=example_level.delta,
             accountant=example_level.accountant,
         )
-    mechanism = spending.mechanism if spending else None
-    return mechanism, PrivacySpending(spending, ledger)
+    return spending.mechanism if spending else None, PrivacySpending(spending, ledger)
 
 
 # A run is checked before it is started, and calibration can take seconds.
@@ -159,7 +184,7 @@ def _central_spending(
     central: CentralPrivacyConfig, config: RunConfig, users: UserTable
 ) -> CentralSpending:
     cohort_size, num_rounds = config.federated.cohort_size, config.federated.num_rounds
-    sampling = config.federated.sampling or "poisson"
+    sampling = _sampling(config)
     population = central.deployment.population_size if central.deployment else len(users)
     noise_cohort = central.noise_cohort_size or (
         central.deployment.cohort_size if central.deployment else cohort_size
@@ -212,7 +237,8 @@ def build_strategy(
     """Make the strategy and compose it with the cohort sampler and the mechanism."""
     known = registered("fedsim.strategies")
     factory = resolve(config.strategy.name, known, "strategy.name")
-    strategy = call(factory, config.strategy.parameters, "strategy")
+    with global_torch_stream(config.seed, "strategy"):
+        strategy = call(factory, config.strategy.parameters, "strategy")
     if isinstance(strategy, SumStrategy):
         strategy.compose(cohort, mechanism)
         return strategy

@@ -63,7 +63,7 @@ def run(
 
     runs = load_runs(file, overrides or [])
 
-    from fedsim.display import ConsoleReporter, class_table, comparison_table
+    from fedsim.display import ConsoleReporter, class_tables, comparison_table
     from fedsim.experiment import jobs_of, run_jobs
 
     console = Console()
@@ -71,11 +71,12 @@ def run(
         with ConsoleReporter(console) as reporter:
             summaries = run_jobs(jobs_of(runs), out, reporter, resume=resume)
     except KeyboardInterrupt:  # here, since typer would end without a word
-        print("fedsim: stopped with a checkpoint; go on with --resume", file=sys.stderr)
+        print("fedsim: stopped; go on from the last checkpoint with --resume", file=sys.stderr)
         raise typer.Exit(130) from None
     wide = console if console.is_terminal else Console(width=160)
     wide.print()
-    wide.print(class_table(summaries))
+    for table in class_tables(summaries):
+        wide.print(table)
     wide.print(comparison_table(summaries))
     wide.print(f"Records: {out / next(iter(runs.values())).name}", markup=False, highlight=False)
 

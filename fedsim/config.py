@@ -1,8 +1,8 @@
 """The settings of a run: a frozen tree, checked before any work.
 
 Field names are the words of the documentation; ``fedsim.config_file`` reads them from YAML. A
-component (strategy, model, data set) takes its own parameters beside ``name``: they are checked
-against its signature when it is built.
+component (strategy, model) takes its own parameters beside ``name``: they are checked against its
+signature when it is built.
 """
 
 from typing import Annotated, Any, Literal
@@ -39,7 +39,8 @@ class DataConfig(Section):
 
     Attributes:
         source: ``openclipart``, a fedsim HDF5 file, a folder in FLAIR's layout, or a
-            ``package.module:Class`` of one's own.
+            ``package.module:Class`` of one's own, which is given those of this section's other
+            settings that its signature names.
         labels: FLAIR's 17 coarse or 1,628 fine labels (17 and 81 on OpenClipart).
         image_size: Side in pixels of the square to which images are decoded.
         augmentation: What training does to an image beyond that.
@@ -57,6 +58,15 @@ class DataConfig(Section):
     normalization: Literal["centered", "imagenet"] = "centered"
     max_images_per_user: Count | None = None
     cache_mb: Annotated[int, Field(ge=0)] = 512
+
+    @model_validator(mode="after")
+    def _crop_within_image(self) -> "DataConfig":
+        if self.augmentation == "random_crop" and (self.input_size or 0) > self.image_size:
+            raise ValueError(
+                f"input_size: expected at most image_size = {self.image_size} to crop from, found "
+                f"{self.input_size}; lower it or raise image_size"
+            )
+        return self
 
 
 class ModelConfig(Component):

@@ -37,8 +37,14 @@ def load_runs(path: Path, overrides: Iterable[str] = ()) -> dict[str, RunConfig]
     fixed = dict(_parse_override(text) for text in overrides)
     for key in [key for key in fixed if key.split(".")[0] in _EXPANSIONS]:
         _set(tree, key, fixed.pop(key), str(path))
-    runs, faults = {}, []
+    runs: dict[str, RunConfig] = {}
+    faults = []
     for run_id, settings in _expand(tree, fixed, str(path)):
+        if run_id in runs:
+            raise ConfigError(
+                f"{path}: expected runs that differ in case, swept settings or seed, found two "
+                f"that would be called {run_id}; rename a case or drop a repeated value"
+            )
         try:
             runs[run_id] = RunConfig.model_validate(settings)
         except ValidationError as error:
@@ -96,7 +102,18 @@ def _parse_override(text: str) -> tuple[str, Any]:
 def _expand(tree: Tree, fixed: Tree, where: str) -> Iterator[tuple[str, Tree]]:
     """Yield every run's id and settings."""
     cases = _mapping(tree, "cases", where) or {None: {}}
-    sweep = {k: v for k, v in _mapping(tree, "sweep", where).items() if k not in fixed}
+    for case, changes in cases.items():
+        if not isinstance(changes, dict | None):
+            raise ConfigError(
+                f"{where}: cases.{case}: expected dotted keys with values, found {changes!r}; "
+                "write {federated.num_rounds: 10}, or {} for no change"
+            )
+    # What the command line sets is not swept.
+    sweep = {
+        key: values
+        for key, values in _mapping(tree, "sweep", where).items()
+        if not any(f"{key}.".startswith(f"{override}.") for override in fixed)
+    }
     for key, values in sweep.items():
         if not isinstance(values, list) or not values:
             raise ConfigError(
@@ -121,10 +138,11 @@ def _expand(tree: Tree, fixed: Tree, where: str) -> Iterator[tuple[str, Tree]]:
 
 def _mapping(tree: Tree, key: str, where: str) -> dict[Any, Any]:
     value = tree.get(key) or {}
-    if not isinstance(value, dict) or not all(
-        v is None or isinstance(v, dict | list) for v in value.values()
-    ):
-        raise ConfigError(f"{where}: {key}: expected a mapping, found {value!r}; see the README")
+    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+        raise ConfigError(
+            f"{where}: {key}: expected names with what they stand for, found {value!r}; see the "
+            "README"
+        )
     return value
 
 

@@ -61,15 +61,33 @@ class ConsoleReporter:
     def recorded(self, line: dict[str, Any]) -> None:
         """Show a round: its scores, or its training if it was not scored."""
         if line["split"] == "train":
+            self._print_unscored()
             self._training = line
             self._progress.update(self._task, completed=line["round"])
             return
         seconds = line["seconds"] + self._training.get("seconds", 0.0)
-        loss = self._training.get("loss")
+        scores = (
+            f"val macro AP {percent(line['macro_ap'])}  micro AP {percent(line['micro_ap'])}",
+        )
+        self._print_round(line, self._training, scores, seconds)
+        self._training = {}
+
+    def _print_unscored(self) -> None:
+        if self._training:
+            self._print_round(self._training, self._training, (), self._training["seconds"])
+            self._training = {}
+
+    def _print_round(
+        self,
+        line: Mapping[str, Any],
+        training: Mapping[str, Any],
+        scores: tuple[str, ...],
+        seconds: float,
+    ) -> None:
+        loss = training.get("loss")
         parts = [
             f"  round {line['round']:>{len(str(self._total))}}/{self._total}",
-            f"val macro AP {percent(line['macro_ap'])}",
-            f"micro AP {percent(line['micro_ap'])}",
+            *scores,
             f"train loss {loss:.4f}" if loss is not None else "train loss      -",
             *_spent(line),
             f"{seconds:.2f} s",
@@ -107,8 +125,16 @@ def comparison_table(summaries: list[dict[str, Any]]) -> Table:
     return table
 
 
-def class_table(summaries: list[dict[str, Any]]) -> Table:
-    """Make the table of every class's AP on test."""
+def class_tables(summaries: list[dict[str, Any]]) -> list[Table]:
+    """Make tables of every class's AP on test, one for each set of labels."""
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for summary in summaries:
+        labels = tuple(row["label"] for row in summary["test"]["per_class"])
+        groups.setdefault(labels, []).append(summary)
+    return [_class_table(group) for group in groups.values()]
+
+
+def _class_table(summaries: list[dict[str, Any]]) -> Table:
     table = Table(title="AP per class on test", title_justify="left")
     table.add_column("label", no_wrap=True)
     table.add_column("train", justify="right")

@@ -1,29 +1,33 @@
 """From a list of runs to their folders: train, resume, score on test, summarize."""
 
+import dataclasses
 import importlib.metadata
 import math
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+
+from torch import nn
 
 from fedsim import __version__, build
 from fedsim.arrays import one_thread
 from fedsim.bookkeeping import Bookkeeper
 from fedsim.centralized import train_centralized
 from fedsim.config import RunConfig
-from fedsim.data.dataset import FederatedDataset, UserTable
+from fedsim.data.dataset import FederatedDataset
 from fedsim.engines.in_process import InProcessGrid
 from fedsim.engines.workers import num_cores
-from fedsim.errors import CheckpointError
+from fedsim.errors import CheckpointError, ConfigError, DataError
 from fedsim.evaluation.final import score_constant, score_test
 from fedsim.evaluation.scoring import SplitScorer
 from fedsim.flower_seam import to_record
 from fedsim.loop import Federation, train
 from fedsim.models.initialize import exchanged_tensors
+from fedsim.privacy.spending import PrivacySpending
 from fedsim.record import RunFolder
 from fedsim.state import RunState, load_checkpoint
 
@@ -70,7 +74,7 @@ class Job:
 
     @property
     def numbers_depend_on(self) -> dict[str, Any]:
-        """The settings that a checkpoint must have been written under."""
+        """The settings that change the numbers."""
         unused = {"federated", "strategy", "privacy", "case"} if self.centralized else {CENTRALIZED}
         return self.config.model_dump(exclude=unused | {"engine"})
 
@@ -78,6 +82,12 @@ class Job:
 def jobs_of(runs: dict[str, RunConfig]) -> list[Job]:
     """Return the runs of a file, and after them the centralized baselines that they share."""
     jobs = [Job(run_id, config, centralized=False) for run_id, config in runs.items()]
+    taken = [run_id for run_id in runs if run_id.startswith(f"{CENTRALIZED}-seed")]
+    if taken and any(config.centralized for config in runs.values()):
+        raise ConfigError(
+            f"cases: expected names other than the baseline's, found a run called {taken[0]}; "
+            f"rename the case {CENTRALIZED!r}"
+        )
     baselines: list[Job] = []
     for config in runs.values():
         if config.centralized is None:
@@ -105,29 +115,39 @@ def run_jobs(
     Raises:
         FedsimError: Whatever is wrong with settings or data, before any training.
     """
-    # Everything is built once before anything runs: a fault in the last run shows at once.
+    jobs = [dataclasses.replace(job, config=build.with_defaults(job.config)) for job in jobs]
     folders = [RunFolder(out / job.config.name / job.run_id) for job in jobs]
+    # Everything is built once before anything runs: a fault in the last run shows at once.
     for job, folder in zip(jobs, folders, strict=True):
         _check(job, folder, resume)
+    for folder in folders:
+        folder.prepare()
     return [_run(job, folder, reporter) for job, folder in zip(jobs, folders, strict=True)]
 
 
 def _check(job: Job, folder: RunFolder, resume: bool) -> None:
-    if not resume and (folder.checkpoint.exists() or folder.finished):
+    if folder.started and not resume:
         raise CheckpointError(
             f"{folder.path}: expected a new folder, found a run that was started before; add "
             "--resume to go on with it, or choose another --out"
         )
-    _resumed(folder, job)
     config = job.config
     dataset = build.build_dataset(config)
+    for split in ("train", "val", "test"):
+        if not len(dataset.users(split)):
+            raise DataError(
+                f"data.source {config.data.source}: expected users in the splits train, val and "
+                f"test, found none in {split}; split the data by user into all three"
+            )
+    _resumed(folder, job, dataset)
     model = build.build_model(config, len(dataset.label_names))
     exchanged_tensors(model)
     if not job.centralized:
         build.check_private_model(config, model)
-        users = dataset.users("train")
-        mechanism, _ = build.build_privacy(config, users)
-        build.build_strategy(config, build.build_cohort(config, users), mechanism)
+        cohort = build.build_cohort(config, dataset.users("train"))
+        mechanism, _ = build.build_privacy(config, cohort.users)
+        build.build_strategy(config, cohort, mechanism)
+        build.build_trainer(config)
 
 
 @one_thread()
@@ -141,25 +161,22 @@ def _run(job: Job, folder: RunFolder, reporter: Reporter) -> dict[str, Any]:
     dataset = build.build_dataset(config)
     model = build.build_model(config, len(dataset.label_names))
     own = exchanged_tensors(model)
-    state = _resumed(folder, job) or RunState(to_record({n: t.clone() for n, t in own.items()}))
+    initial = RunState(to_record({name: tensor.clone() for name, tensor in own.items()}))
+    state = _resumed(folder, job, dataset) or initial
     folder.truncate_after(state.round_num)
     folder.write_config(config.model_dump())
     left_out = _write_left_out(folder, dataset)
     reporter.started(job.run_id, job.num_rounds, max(state.round_num, 0))
     workers = config.engine.workers or num_cores()
     with build.build_grid(config, model, len(dataset.users("train")), workers) as grid:
-        book = _bookkeeper(job, folder, grid, dataset, reporter)
-        card: dict[str, Any] = {}
-        with _saved_on_interrupt(book):
-            if job.centralized:
-                trainer = build.build_pooled_trainer(config, model, dataset)
-                state = train_centralized(trainer, book, job.num_rounds, state)
-            else:
-                state, card = _federate(config, dataset.users("train"), grid, book, folder, state)
+        parts = _Parts(job, folder, dataset, model, grid, reporter)
+        state, spending = _centralize(parts, state) if job.centralized else _federate(parts, state)
         summary = _summarize(job, state, grid, dataset)
-    folder.append({"round": summary["best_round"], "split": "test", **summary["test"]["scores"]})
+    scores = summary["test"]["scores"]
+    spent = spending.spent(job.num_rounds)
+    folder.append({"round": summary["best_round"], "split": "test", **scores, **spent})
     summary |= {
-        "privacy": card,
+        "privacy": {} if job.centralized else spending.card(job.num_rounds, state.round_num),
         "num_images_left_out": left_out,
         "seconds": time.perf_counter() - started,
     }
@@ -168,25 +185,65 @@ def _run(job: Job, folder: RunFolder, reporter: Reporter) -> dict[str, Any]:
     return summary
 
 
-def _federate(
-    config: RunConfig,
-    users: UserTable,
-    grid: InProcessGrid,
-    book: Bookkeeper,
-    folder: RunFolder,
-    state: RunState,
-) -> tuple[RunState, dict[str, Any]]:
-    mechanism, spending = build.build_privacy(config, users)
-    strategy = build.build_strategy(config, build.build_cohort(config, users), mechanism)
+@dataclass(frozen=True)
+class _Parts:
+    """What federated and centralized runs have in common."""
+
+    job: Job
+    folder: RunFolder
+    dataset: FederatedDataset
+    model: nn.Module
+    grid: InProcessGrid
+    reporter: Reporter
+
+    def bookkeeper(
+        self, before_save: Callable[[RunState], None] = lambda state: None
+    ) -> Bookkeeper:
+        evaluation = self.job.config.evaluation
+        validation = SplitScorer(
+            self.grid,
+            self.dataset,
+            "val",
+            batch_size=evaluation.batch_size,
+            num_images=evaluation.num_val_images,
+            seed=self.job.config.seed,
+        )
+        return Bookkeeper(
+            self.folder,
+            _numbers_depend_on(self.job, self.dataset),
+            validation,
+            num_rounds=self.job.num_rounds,
+            score_every=evaluation.every,
+            checkpoint_every=self.job.config.engine.checkpoint_every,
+            report=self.reporter.recorded,
+            before_save=before_save,
+        )
+
+
+def _federate(parts: _Parts, state: RunState) -> tuple[RunState, PrivacySpending]:
+    config, num_rounds = parts.job.config, parts.job.num_rounds
+    cohort = build.build_cohort(config, parts.dataset.users("train"))
+    mechanism, spending = build.build_privacy(config, cohort.users)
+    strategy = build.build_strategy(config, cohort, mechanism)
     if state.round_num > 0:
         strategy.load_state_dict(state.strategy)
         spending.load_state_dict(state.ledger)
-    num_rounds = config.federated.num_rounds
-    folder.write_json("privacy.json", spending.card(num_rounds, max(state.round_num, 0)))
-    state = train(Federation(strategy, grid, spending, book, num_rounds), state)
-    card = spending.card(num_rounds, state.round_num)
-    folder.write_json("privacy.json", card)
-    return state, card
+    book = parts.bookkeeper(
+        lambda state: parts.folder.write_json(
+            "privacy.json", spending.card(num_rounds, state.round_num)
+        )
+    )
+    with _saved_on_interrupt(book):
+        run = Federation(strategy, parts.grid, spending, book, num_rounds)
+        return train(run, state), spending
+
+
+def _centralize(parts: _Parts, state: RunState) -> tuple[RunState, PrivacySpending]:
+    trainer = build.build_pooled_trainer(parts.job.config, parts.model, parts.dataset)
+    book = parts.bookkeeper()
+    with _saved_on_interrupt(book):
+        state = train_centralized(trainer, book, parts.job.num_rounds, state)
+        return state, PrivacySpending(None, None)
 
 
 def _write_left_out(folder: RunFolder, dataset: FederatedDataset) -> int:
@@ -197,36 +254,20 @@ def _write_left_out(folder: RunFolder, dataset: FederatedDataset) -> int:
     return len(left_out)
 
 
-def _bookkeeper(
-    job: Job, folder: RunFolder, grid: InProcessGrid, dataset: FederatedDataset, reporter: Reporter
-) -> Bookkeeper:
-    evaluation = job.config.evaluation
-    validation = SplitScorer(
-        grid,
-        dataset,
-        "val",
-        batch_size=evaluation.batch_size,
-        num_images=evaluation.num_val_images,
-        seed=job.config.seed,
-    )
-    return Bookkeeper(
-        folder,
-        {**job.numbers_depend_on, "label_names": list(dataset.label_names)},
-        validation,
-        num_rounds=job.num_rounds,
-        score_every=evaluation.every,
-        checkpoint_every=job.config.engine.checkpoint_every,
-        report=reporter.recorded,
-    )
+def _numbers_depend_on(job: Job, dataset: FederatedDataset) -> dict[str, Any]:
+    """Return what a checkpoint must have been written under: settings and data."""
+    info = getattr(dataset, "info", None)
+    return {
+        **job.numbers_depend_on,
+        "label_names": list(dataset.label_names),
+        "data_index": info().index_sha256 if info else None,
+    }
 
 
-def _resumed(folder: RunFolder, job: Job) -> RunState | None:
+def _resumed(folder: RunFolder, job: Job, dataset: FederatedDataset) -> RunState | None:
     if not folder.checkpoint.exists():
         return None
-    labels = build.build_dataset(job.config).label_names
-    return load_checkpoint(
-        folder.checkpoint, {**job.numbers_depend_on, "label_names": list(labels)}
-    )
+    return load_checkpoint(folder.checkpoint, _numbers_depend_on(job, dataset))
 
 
 @contextmanager
@@ -245,6 +286,7 @@ def _summarize(
     best_round = state.best.round_num if state.best else state.round_num
     arrays = state.best.arrays if state.best else state.arrays
     scorer = SplitScorer(grid, dataset, "test", batch_size=config.evaluation.batch_size)
+    started = time.perf_counter()
     test = score_test(
         scorer,
         arrays,
@@ -252,6 +294,7 @@ def _summarize(
         resamples=config.evaluation.bootstrap_resamples,
         seed=config.seed,
     )
+    test["scores"]["seconds"] = time.perf_counter() - started
     return {
         "name": config.name,
         "run_id": job.run_id,

@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from fedsim.errors import ConfigError
+from fedsim.errors import ConfigError, FedsimError
 
 
 def resolve(name: str, known: Mapping[str, str], where: str) -> Any:
@@ -30,8 +30,8 @@ def resolve(name: str, known: Mapping[str, str], where: str) -> Any:
         3.0
     """
     target = known.get(name, name)
-    module_name, colon, attribute = target.rpartition(":")
-    if not colon:
+    module_name, _, attribute = target.rpartition(":")
+    if not module_name or not attribute:
         close = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(known))}"
         raise ConfigError(
@@ -70,7 +70,7 @@ def call(factory: Callable[..., Any], parameters: dict[str, Any], where: str, **
     Raises:
         ConfigError: A parameter is unknown or missing, or the call itself refuses its value.
     """
-    signature = inspect.signature(factory)
+    signature = _signature(factory, where)
     accepted = [
         p.name
         for p in signature.parameters.values()
@@ -99,11 +99,39 @@ def call(factory: Callable[..., Any], parameters: dict[str, Any], where: str, **
         ) from None
     try:
         return factory(**given, **parameters)
-    except (TypeError, ValueError) as error:
+    except FedsimError:
+        raise
+    except Exception as error:
         raise ConfigError(
-            f"{where}: expected parameters that {_name_of(factory)} accepts, found {error}; "
-            "change them"
+            f"{where}: expected {_name_of(factory)} to accept its parameters, found "
+            f"{type(error).__name__}: {error}; change them, or mend it"
         ) from error
+
+
+def defaults(factory: Callable[..., Any], parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return the plain default values (numbers, texts, lists) of parameters that are not given."""
+    try:
+        signature = inspect.signature(factory)
+    except (TypeError, ValueError):  # ``call`` will say so
+        return {}
+    found = {}
+    for name, parameter in signature.parameters.items():
+        default = parameter.default
+        if isinstance(default, tuple):
+            default = list(default)
+        plain = default is None or isinstance(default, bool | int | float | str | list)
+        if name not in parameters and plain:
+            found[name] = default
+    return found
+
+
+def _signature(factory: Callable[..., Any], where: str) -> inspect.Signature:
+    try:
+        return inspect.signature(factory)
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"{where}: expected a class or function, found {factory!r}; name one that can be called"
+        ) from None
 
 
 def _name_of(factory: Callable[..., Any]) -> str:
@@ -113,10 +141,10 @@ def _name_of(factory: Callable[..., Any]) -> str:
 def _import_module(name: str, where: str) -> Any:
     try:
         return importlib.import_module(name)
-    except ImportError as error:
+    except Exception as error:
         raise ConfigError(
-            f"{where}: expected a module {name!r} that imports, found {error}; install it or check "
-            "the dotted path"
+            f"{where}: expected a module {name!r} that imports, found {type(error).__name__}: "
+            f"{error}; install it or check the dotted path"
         ) from error
 
 

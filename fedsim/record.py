@@ -23,6 +23,21 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
+    def prepare(self) -> None:
+        """Make the folder, before any work is spent on what it would hold."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.path}: expected a folder to write to, found {error.strerror}; choose "
+                "another --out"
+            ) from None
+
+    @property
+    def started(self) -> bool:
+        """Whether a run wrote here before."""
+        return self.checkpoint.exists() or (self.path / "metrics.jsonl").exists()
+
     @property
     def checkpoint(self) -> Path:
         """The checkpoint's file."""
@@ -35,7 +50,6 @@ class RunFolder:
 
     def write_config(self, settings: dict[str, Any]) -> None:
         """Write ``config.yaml``: every setting, defaults included."""
-        self.path.mkdir(parents=True, exist_ok=True)
         yaml = YAML(typ="safe", pure=True)
         yaml.default_flow_style = False
         yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
@@ -46,9 +60,9 @@ class RunFolder:
 
     def write_json(self, name: str, content: dict[str, Any]) -> None:
         """Write a JSON file, whole or not at all."""
-        self.path.mkdir(parents=True, exist_ok=True)
         temporary = self.path / f"{name}.tmp"
-        temporary.write_text(json.dumps(_strict(content), indent=1, ensure_ascii=False) + "\n")
+        text = json.dumps(_strict(content), indent=1, ensure_ascii=False) + "\n"
+        temporary.write_text(text, encoding="utf-8")
         temporary.replace(self.path / name)
 
     def read_json(self, name: str) -> dict[str, Any]:
@@ -64,9 +78,20 @@ class RunFolder:
 
     def append(self, line: Line) -> None:
         """Append a line to ``metrics.jsonl`` and flush it."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        path = self.path / "metrics.jsonl"
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(_strict(line), ensure_ascii=False) + "\n")
+        except OSError as error:
+            raise CheckpointError(
+                f"{path}: expected to append a line, found {error.strerror}; free some space and "
+                "go on with --resume"
+            ) from error
+
+    def sync(self) -> None:
+        """Wait until the record is on the disk: a checkpoint must not be ahead of it."""
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(_strict(line), ensure_ascii=False) + "\n")
+            os.fsync(file.fileno())
 
     def lines(self) -> list[Line]:
         """Read ``metrics.jsonl``; a last line that a kill cut short is left out."""
@@ -90,8 +115,6 @@ class RunFolder:
         kept = [
             line for line in self.lines() if line["round"] <= round_num and line["split"] != "test"
         ]
-        if not self.path.exists():
-            return
         temporary = self.path / "metrics.jsonl.tmp"
         with temporary.open("w", encoding="utf-8") as file:
             file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in kept)

@@ -138,7 +138,8 @@ def load_checkpoint(path: Path, settings: dict[str, Any]) -> RunState:
     except Exception as error:
         raise CheckpointError(
             f"{path}: expected a checkpoint, found a file that can't be read "
-            f"({type(error).__name__}); delete the run's folder to start it anew"
+            f"({_first_line(error)}); delete the run's folder to start it anew, and let a "
+            "strategy's state_dict hold tensors, numbers, strings, lists and dicts only"
         ) from error
     if found_format != _FORMAT:
         raise CheckpointError(
@@ -159,6 +160,10 @@ def load_checkpoint(path: Path, settings: dict[str, Any]) -> RunState:
         ledger=content["ledger"],
         best=best and Best(best["round_num"], best["macro_ap"], to_record(best["arrays"])),
     )
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0][:120]}" if str(error) else "empty"
 
 
 def _differing(found: Any, expected: Any, prefix: str = "") -> list[str]:

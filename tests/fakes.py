@@ -12,6 +12,7 @@ from fedsim.arrays import Arrays
 from fedsim.data.dataset import Examples, UserTable
 from fedsim.data.transforms import Transform
 from fedsim.engines.client_app import client_app
+from fedsim.errors import ConfigError
 from fedsim.training.local import LocalSettings
 from fedsim.training.trainer import Trainer
 
@@ -72,6 +73,10 @@ def tiny_arrays() -> Arrays:
 
 def tiny_app() -> ClientApp:
     return client_app(tiny_trainer())
+
+
+def no_app() -> ClientApp:
+    raise ConfigError("no model today")
 
 
 class _Saboteur:

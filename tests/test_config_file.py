@@ -106,9 +106,11 @@ def test_all_faults_at_once_each_with_its_path_and_a_remedy(tmp_path: Path) -> N
         ("name: [", "expected YAML"),
         ("- a", "expected a mapping of sections, found list"),
         ("name: x\nname: y", "duplicate key"),
-        ("name: x\nsweep: {federated.num_rounds: 3}", "sweep: expected a mapping"),
+        ("name: x\nsweep: {federated.num_rounds: 3}", "expected a list of values"),
         ("name: x\nsweep: {federated.num_rounds: []}", "expected a list of values"),
         ("name: x\nseeds: 3", "seeds: expected a list"),
+        ("name: x\nseeds: [0, 0]", "two that would be called seed0"),
+        ("name: x\nsweep: {1: [2]}", "sweep: expected names"),
         ("name: x\ncases: {a: {name.x: 3}}", "expected 'name' to be a section"),
         ("name: ../x", "name: expected"),
         ("name: !!python/object/apply:os.system [ls]", "expected YAML"),
@@ -137,5 +139,6 @@ def test_a_run_s_own_config_reads_back_to_the_same_run(tmp_path: Path) -> None:
         write(tmp_path, "name: x\nstrategy: {name: fedavg, weighting: uniform}")
     ).values()
     folder = RunFolder(tmp_path / "run")
+    folder.prepare()
     folder.write_config(run.model_dump())
     assert list(load_runs(folder.path / "config.yaml").values()) == [run]

@@ -39,9 +39,8 @@ def score_test(
     if resamples:
         users = dataset.users("test").num_images
         owner = np.repeat(np.arange(len(users)), users)
-        intervals = bootstrap_by_user(
-            scorer.targets, logits, owner, num_resamples=resamples, seed=seed
-        )
+        found = bootstrap_by_user(scorer.targets, logits, owner, num_resamples=resamples, seed=seed)
+        intervals = {name: None if np.isnan(ends).any() else ends for name, ends in found.items()}
     return {
         "scores": score_logits(scorer.targets, logits),
         "intervals": intervals,

@@ -129,10 +129,10 @@ def mean_loss(targets: npt.NDArray[np.bool_], logits: npt.NDArray[np.float32]) -
 
 
 def with_reasons(scores: dict[str, Any], reason: str) -> dict[str, Any]:
-    """Replace NaN by None, with the reason beside it."""
+    """Replace what is not finite by None, with the reason beside it."""
     complete: dict[str, Any] = {}
     for key, value in scores.items():
-        if isinstance(value, float) and np.isnan(value):
+        if not np.isfinite(value if isinstance(value, float) else 0.0):
             complete |= {key: None, f"{key}_reason": reason}
         else:
             complete[key] = value

@@ -70,7 +70,15 @@ class PrivacySpending:
         if self._central is not None:
             card["central"] = self._central_card(self._central, num_rounds)
         if self._ledger is not None:
-            card["example_level"] = self._ledger.card()
+            card["example_level"] = {
+                **self._ledger.card(),
+                "released": "each user's trained arrays, to the server",
+                "assumptions": [
+                    "how many examples a user holds is public: it sets the sampling rate, the "
+                    "number of steps and the scale of the noise",
+                    "per-round diagnostics (losses, norms) are not released",
+                ],
+            }
         if len(card) == 2:
             card["note"] = "no noise was added: this run carries no privacy guarantee"
         return card

@@ -17,6 +17,7 @@ from fakes import (
     app_killed_once,
     app_that_diverges,
     app_that_fails,
+    no_app,
     tiny_app,
     tiny_arrays,
 )
@@ -25,7 +26,7 @@ from flwr.serverapp.strategy import FedMedian, Krum
 
 from fedsim.cohort import CohortSampler
 from fedsim.engines.in_process import InProcessGrid
-from fedsim.errors import EngineError
+from fedsim.errors import ConfigError, EngineError
 from fedsim.flower_seam import to_arrays, to_record
 from fedsim.foreign import ForeignStrategy
 from fedsim.strategy import SumStrategy
@@ -127,9 +128,33 @@ def test_a_failing_client_is_named(num_workers: int) -> None:
     victim = USERS.ids[int(sampler().draw(1)[3])]
     with (
         grid(num_workers, functools.partial(app_that_fails, victim)) as engine,
-        pytest.raises(EngineError, match=rf"(?s){victim}.*round 1.*no such thing.*Traceback"),
+        pytest.raises(
+            EngineError, match=rf"(?s)round 1, user '{victim}'.*no such thing.*Traceback"
+        ),
     ):
         train(composed(FedAvg()), engine)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_an_app_that_can_not_be_built_says_why(num_workers: int) -> None:
+    """In a worker too, where it would otherwise only break the pool."""
+    with pytest.raises(ConfigError, match="no model today"), grid(num_workers, no_app) as engine:
+        train(composed(FedAvg()), engine)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_records_of_a_message_keep_their_order(num_workers: int) -> None:
+    """A strategy may send more than the model: the first arrays are the model's everywhere."""
+    with grid(num_workers) as engine:
+        strategy = composed(FedAvg(weighting="examples"))
+        plain = train(strategy, engine, rounds=1)
+        arrays = to_record(tiny_arrays())
+        messages = strategy.configure_train(1, arrays, ConfigRecord(), engine)
+        for message in messages:
+            control = to_record({name: torch.zeros_like(t) for name, t in plain.items()})
+            message.content["control"] = control
+        result, _ = strategy.aggregate_train(1, engine.send_and_receive(messages))
+    assert equal(to_arrays(result), plain)
 
 
 def test_a_diverging_client_is_named() -> None:

@@ -209,6 +209,69 @@ class _Foreign(flower.FedAvg):
         return self._returns
 
 
+def _in_place(arrays: dict) -> dict:
+    for tensor in arrays.values():
+        tensor.add_(1.0)
+    return arrays
+
+
+class _InPlace(SumStrategy):
+    def server_step(self, round_num, arrays, update):
+        return _in_place(arrays)
+
+
+def test_a_server_step_may_not_write_into_the_best_round_s_arrays(grid) -> None:
+    strategy = _InPlace()
+    strategy.compose(cohort())
+    with pytest.raises(EngineError, match="expected server_step to leave its arrays"):
+        rounds(strategy, grid, 1)
+
+
+class _Random(SumStrategy):
+    def server_step(self, round_num, arrays, update):
+        # In float64, and with a draw from the global generator: both are put right.
+        return {name: a.double() + torch.randn(a.shape) for name, a in arrays.items()}
+
+
+def test_a_server_step_that_draws_is_a_function_of_the_seed(grid) -> None:
+    results = []
+    for draws in (0, 5):
+        torch.rand(draws)
+        strategy = _Random()
+        strategy.compose(cohort())
+        results.append(rounds(strategy, grid, 2))
+    assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
+    assert results[0]["3.bias"].dtype == torch.float32
+
+
+def test_a_strategy_that_takes_the_sum_into_its_own_hands_gets_no_central_dp() -> None:
+    class Own(_InPlace):
+        def aggregate_train(self, server_round, replies):
+            return super().aggregate_train(server_round, replies)
+
+    with pytest.raises(ConfigError, match="which overrides aggregate_train"):
+        Own().compose(cohort(), mechanism(1.0, 1.0))
+
+
+def test_a_foreign_state_survives_a_checkpoint_file(tmp_path) -> None:
+    class Scalars(flower.FedAvg):
+        def __init__(self):
+            super().__init__()
+            self.average = np.float64(0.5)
+            self.history = [np.float32(1.5), (1, "two", None)]
+            self.moments = {"w": np.arange(3.0)}
+
+    strategy = ForeignStrategy(Scalars(), cohort(), seed=0)
+    torch.save(strategy.state_dict(), tmp_path / "state.pt")
+    again = Scalars()
+    again.average, again.history, again.moments = None, None, None
+    resumed = ForeignStrategy(again, cohort(), seed=0)
+    resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert again.average == 0.5
+    assert again.history == [1.5, (1, "two", None)]
+    np.testing.assert_array_equal(again.moments["w"], np.arange(3.0))
+
+
 @pytest.mark.parametrize(
     ("returns", "message"),
     [

@@ -165,3 +165,27 @@ def test_dropout_draws_from_the_user_s_stream() -> None:
         trainer.train("user00003", 1)
         trained.append(trainer.arrays["2.weight"].detach().clone())
     assert torch.equal(*trained)
+
+
+def test_gradients_that_autograd_shares_are_separated() -> None:
+    """Of a + b both have one gradient tensor: scaled in place, it would be scaled twice."""
+
+    class Added(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(3))
+            self.frozen_out = nn.Parameter(torch.ones(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (self.a + self.b) * x
+
+    model = Added()
+    inputs, labels = torch.full((4, 3), 10.0), torch.zeros(4, 3)
+    _, gradients = mean_gradient(model)(inputs, labels)
+    assert len({g.data_ptr() for g in gradients}) == 3
+    before = math.sqrt(sum(float(g.square().sum()) for g in gradients))
+    assert before > 1
+    Sgd(1.0, max_grad_norm=1.0).step(list(model.parameters()), gradients)
+    moved = torch.cat([model.a.detach(), model.b.detach()])
+    assert float(moved.norm()) == pytest.approx(1.0, rel=1e-5)
+    assert model.frozen_out.tolist() == [1, 1]
