@@ -88,6 +88,7 @@ class Running:
         peer = PEERS[name]
         log = folder / f"{name}.log"
         command = [python, *peer.launcher, str(HERE / peer.script), *peer.arguments]
+        environment = {"OMP_NUM_THREADS": "1", "TMPDIR": str(folder)}  # torchrun and Ray litter
         with log.open("w") as errors:
             process = subprocess.Popen(
                 [*command, f"--data={folder}"],
@@ -95,7 +96,7 @@ class Running:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                env=os.environ | environment,
                 start_new_session=True,
             )
         return cls(name, peer, process, log)
@@ -163,6 +164,9 @@ def running(names: list[str], pythons: dict[str, str]) -> Iterator[list[Running]
                 peers[-1].prepare()
             yield peers
         finally:
+            # A second Ctrl-C must not leave peers behind.
+            for request in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(request, signal.SIG_IGN)
             for peer in peers:
                 peer.end()
 
