@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedsim import __version__
-from fedsim.errors import ConfigError, FedsimError
+from fedsim.errors import DataError, FedsimError
 
 app = typer.Typer(
     help="Federated learning on images that belong to users.",
@@ -95,7 +95,7 @@ def convert(
     from fedsim.data.convert import convert as convert_folder
 
     if not source.is_dir():
-        raise ConfigError(
+        raise DataError(
             f"{source}: expected a folder with labels_and_metadata.json and small_images, found "
             f"{'a file' if source.exists() else 'nothing'}; check the path"
         )
@@ -106,7 +106,18 @@ def convert(
             destination,
             progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
-    print(summary)
+    counts = [
+        f"{split} {summary.num_images[split]:,} images of {users:,} users"
+        for split, users in summary.num_users.items()
+    ]
+    labels = [f"{number:,} {kind} labels" for kind, number in summary.num_labels.items()]
+    print(f"{summary.path}: {'; '.join([*counts, *labels])}; every image was read back")
+    print(f"{summary.num_bytes / 1e6:,.1f} MB of images, content sha256 {summary.content_sha256}")
+    if summary.repeated_labels or summary.unused_files:
+        print(
+            f"{summary.repeated_labels:,} repeated labels counted once, "
+            f"{summary.unused_files:,} files that no row names were left out"
+        )
 
 
 if __name__ == "__main__":

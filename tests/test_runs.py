@@ -355,6 +355,12 @@ def test_faults_have_their_sentence_and_exit_code(
         assert not (plugins / "runs").exists(), "work was done before the fault was found"
 
 
+def test_converting_nothing_is_a_data_error(tmp_path: Path) -> None:
+    done = fedsim("data", "convert", tmp_path / "none", tmp_path / "x.h5")
+    assert done.returncode == 3
+    assert "expected a folder with labels_and_metadata.json" in done.stderr
+
+
 def test_help_is_quick_to_import() -> None:
     code = "import sys, fedsim.cli; print({'torch', 'flwr', 'opacus', 'ray'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
