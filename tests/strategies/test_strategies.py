@@ -105,7 +105,7 @@ def test_no_noise_and_a_huge_clipping_norm_give_the_non_private_bits(grid) -> No
 
 def test_the_mean_is_over_the_expected_cohort_and_bounded(grid) -> None:
     """Poisson cohorts differ in size; the denominator does not."""
-    start = tiny_arrays()
+    start, sizes = tiny_arrays(), set()
     for round_num in range(1, 6):
         strategy = FedAvg(weighting="uniform")
         sampler = cohort(sampling="poisson")
@@ -116,7 +116,10 @@ def test_the_mean_is_over_the_expected_cohort_and_bounded(grid) -> None:
         size = len(sampler.draw(round_num))
         assert metrics["num-clients"] == size
         assert moved <= size * 0.01 / 10 * (1 + 1e-3)
+        assert moved == pytest.approx(metrics["sum-norm"] / 10, rel=1e-2)
+        sizes.add(size)
         assert metrics["clipped-share"] == 1
+    assert len(sizes) > 2
 
 
 @pytest.mark.parametrize(("cohort_size", "noise_cohort_size"), [(10, 10), (10, 40)])
