@@ -4,6 +4,7 @@ import functools
 import inspect
 from typing import Any
 
+import torch
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Strategy
 from torch import nn
@@ -255,6 +256,29 @@ def build_strategy(
             "derives from fedsim.strategy.SumStrategy, or drop privacy.central"
         )
     return ForeignStrategy(strategy, cohort, config.seed)
+
+
+def check_outputs(config: RunConfig, model: nn.Module, num_labels: int) -> None:
+    """Raise ConfigError for a model that does not give one logit per label.
+
+    It is tried on two blank images of the size that training and scoring will use.
+    """
+    size = config.data.input_size or config.data.image_size
+    model.eval()
+    try:
+        with torch.no_grad():
+            found = tuple(model(torch.zeros(2, 3, size, size)).shape)
+    except Exception as error:
+        raise ConfigError(
+            f"model.name: expected a model of images of shape (n, 3, {size}, {size}), found that "
+            f"it fails on them with {type(error).__name__}: {error}; mend the model or change "
+            "data.image_size"
+        ) from error
+    if found != (2, num_labels):
+        raise ConfigError(
+            f"model.name: expected logits of shape (n, {num_labels}), one per label, found "
+            f"{found} for n = 2; give the last layer num_labels outputs"
+        )
 
 
 def check_private_model(config: RunConfig, model: nn.Module) -> None:

@@ -142,6 +142,7 @@ def _check(job: Job, folder: RunFolder, resume: bool) -> None:
     _resumed(folder, job, dataset)
     model = build.build_model(config, len(dataset.label_names))
     exchanged_tensors(model)
+    build.check_outputs(config, model, len(dataset.label_names))
     if not job.centralized:
         build.check_private_model(config, model)
         cohort = build.build_cohort(config, dataset.users("train"))

@@ -27,7 +27,7 @@ from fedsim.arrays import Arrays
 from fedsim.cohort import CohortSampler
 from fedsim.errors import ConfigError, EngineError
 from fedsim.flower_seam import ensure_task_identity, to_arrays, to_record
-from fedsim.strategy import check_aggregate, node_id
+from fedsim.strategy import check_aggregate, named_faults, node_id
 from fedsim.streams import global_torch_stream, numpy_stream
 from fedsim.update_sum import ROUND, USER
 
@@ -116,7 +116,10 @@ class ForeignStrategy(Strategy):
         if not nodes:
             return []
         view = CohortGrid(grid, list(nodes), self._name)
-        with _seeded_globals(self._seed, self._name, server_round):
+        with (
+            _seeded_globals(self._seed, self._name, server_round),
+            named_faults(self._name, server_round),
+        ):
             messages = list(
                 self._strategy.configure_train(server_round, arrays, ConfigRecord({**config}), view)
             )
@@ -139,7 +142,10 @@ class ForeignStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord, MetricRecord]:
         """Let the strategy aggregate, and check what it returns."""
-        with _seeded_globals(self._seed, self._name, server_round, "aggregate"):
+        with (
+            _seeded_globals(self._seed, self._name, server_round, "aggregate"),
+            named_faults(self._name, server_round),
+        ):
             result = self._strategy.aggregate_train(server_round, replies)
         if not isinstance(result, tuple) or len(result) != 2:
             raise EngineError(

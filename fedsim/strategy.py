@@ -14,8 +14,10 @@ is composed with; the server step is what a strategy of one's own writes::
                     for name, a in arrays.items()}
 """
 
+import traceback
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -25,7 +27,7 @@ from flwr.serverapp.strategy import Strategy
 
 from fedsim.arrays import Arrays, l2_norm, one_thread
 from fedsim.cohort import CohortSampler, deal
-from fedsim.errors import ConfigError, EngineError
+from fedsim.errors import ConfigError, EngineError, FedsimError
 from fedsim.flower_seam import ensure_task_identity, to_arrays, to_record
 from fedsim.replies import drain
 from fedsim.streams import global_torch_stream
@@ -176,7 +178,7 @@ class SumStrategy(Strategy):
         name, sent = type(self).__name__, self._sent
         versions = [tensor._version for tensor in sent.values()]
         seed = self._cohort.seed if self._cohort else 0
-        with global_torch_stream(seed, "server step", round_num):
+        with global_torch_stream(seed, "server step", round_num), named_faults(name, round_num):
             arrays = self.server_step(round_num, sent, update)
         if versions != [tensor._version for tensor in sent.values()]:
             raise EngineError(
@@ -208,6 +210,20 @@ class SumStrategy(Strategy):
 def node_id(user_index: int) -> int:
     """Return the Grid's node for a user of the train split; Flower reserves node 0."""
     return user_index + 1
+
+
+@contextmanager
+def named_faults(strategy: str, round_num: int) -> Iterator[None]:
+    """Turn what a strategy raises into an EngineError that names it, with the traceback."""
+    try:
+        yield
+    except FedsimError:
+        raise
+    except Exception as error:
+        raise EngineError(
+            f"strategy {strategy}, round {round_num}: failed with {type(error).__name__}: {error}; "
+            f"check its parameters, or mend it\n{traceback.format_exc()}"
+        ) from error
 
 
 def check_aggregate(arrays: Arrays, expected: Arrays, strategy: str, round_num: int) -> None:

@@ -260,6 +260,10 @@ class InPlace(nn.Sequential):
     def __init__(self, num_labels):
         super().__init__(nn.Flatten(), nn.ReLU(inplace=True), nn.Linear(3 * 16 * 16, num_labels))
 
+class Wrong(nn.Sequential):
+    def __init__(self, num_labels):
+        super().__init__(nn.Flatten(), nn.Linear(3 * 16 * 16, 5))
+
 class Broken(nn.Module):
     def __init__(self, num_labels):
         super().__init__()
@@ -308,6 +312,8 @@ def test_strategies_of_one_s_own(yaml: Path, plugins: Path, strategy: str) -> No
         ("model.name=:X", 2, "model.name: expected a known name"),
         ("model={name: 'math:pi'}", 2, "expected a class or function"),
         ("model={name: './mine.py:nothing'}", 2, "expected a torch.nn.Module, found NoneType"),
+        ("model={name: './mine.py:Wrong'}", 2, "expected logits of shape (n, 17)"),
+        ("strategy={name: './mine.py:Half', factor: abc}", 5, "strategy Half, round 1: failed"),
         ("cases={a: [1]}", 2, "cases.a: expected dotted keys"),
         ("cases={a b: {}, a/b: {}}", 2, "found two that would be called a_b-seed0"),
         ("cases={centralized: {}} centralized={epochs: 1}", 2, "rename the case 'centralized'"),

@@ -27,7 +27,7 @@ def score_test(
         scorer: Of the whole test split.
         arrays: The model's.
         dataset: For users and label names.
-        resamples: Of the bootstrap by user; 0 for no intervals.
+        resamples: Of the bootstrap by user; 0, or a single test user, for no intervals.
         seed: The run's seed.
 
     Returns:
@@ -36,8 +36,8 @@ def score_test(
     """
     logits = scorer.logits(arrays)
     intervals = None
-    if resamples:
-        users = dataset.users("test").num_images
+    users = dataset.users("test").num_images
+    if resamples and len(users) > 1:  # one user, resampled, is always the same
         owner = np.repeat(np.arange(len(users)), users)
         found = bootstrap_by_user(scorer.targets, logits, owner, num_resamples=resamples, seed=seed)
         intervals = {name: None if np.isnan(ends).any() else ends for name, ends in found.items()}
