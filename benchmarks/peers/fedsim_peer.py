@@ -52,7 +52,7 @@ class MappedDataset:
 
 
 def make_app(folder: Path) -> ClientApp:
-    transform = Transform("none", IMAGE_SHAPE[0], (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    transform = Transform("none", IMAGE_SHAPE[0], (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
     settings = LocalSettings(epochs=1, batch_size=BATCH_SIZE, learning_rate=LEARNING_RATE)
     return client_app(Trainer(make_model(), MappedDataset(folder), transform, settings, seed=SEED))
 
