@@ -17,6 +17,7 @@ from fedsim.loss import label_mean_loss
 from fedsim.models.initialize import exchanged_tensors
 from fedsim.state import RunState
 from fedsim.streams import global_torch_stream, torch_stream
+from fedsim.training.local import laid_out
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,10 @@ class PooledTrainer:
         with one_thread(), global_torch_stream(self._seed, "pooled model", epoch):
             for batch in torch.split(order, self._settings.batch_size):
                 examples = self._dataset.load("train", batch.numpy().astype(np.int64))
-                inputs = self._transform.train_batch(examples.images, generator)
-                if not self._settings.channels_last:
-                    inputs = inputs.contiguous()
+                inputs = laid_out(
+                    self._transform.train_batch(examples.images, generator),
+                    self._settings.channels_last,
+                )
                 loss = label_mean_loss(self._model(inputs), examples.labels).mean()
                 self._optimizer.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]

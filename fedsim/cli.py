@@ -55,7 +55,7 @@ def run(
 ) -> None:
     """Train every run that FILE describes, score it each round, and compare them on test.
 
-    Example: fedsim run experiments/quickstart.yaml federated.num_rounds=10 --out /tmp/runs
+    Example: fedsim run experiments/quickstart.yaml federated.num_rounds=10 --out trial
     """
     from rich.console import Console
 

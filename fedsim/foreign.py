@@ -27,7 +27,7 @@ from fedsim.arrays import Arrays
 from fedsim.cohort import CohortSampler
 from fedsim.errors import ConfigError, EngineError
 from fedsim.flower_seam import ensure_task_identity, to_arrays, to_record
-from fedsim.strategy import check_aggregate, named_faults, node_id
+from fedsim.strategy import LoopScoredStrategy, check_aggregate, named_faults, node_id
 from fedsim.streams import global_torch_stream, numpy_stream
 from fedsim.update_sum import ROUND, USER
 
@@ -83,7 +83,7 @@ class CohortGrid(Grid):
         return self._grid.send_and_receive(messages, timeout=timeout)
 
 
-class ForeignStrategy(Strategy):
+class ForeignStrategy(LoopScoredStrategy):
     """Runs somebody's Flower strategy on our cohorts.
 
     Args:
@@ -164,18 +164,6 @@ class ForeignStrategy(Strategy):
         check_aggregate(found, self._sent, self._name, server_round)
         cast = {name: found[name].to(sent.dtype) for name, sent in self._sent.items()}
         return to_record(cast), metrics if metrics is not None else MetricRecord()
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        """Return nothing: every round is scored by the loop."""
-        return []
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> None:
-        """Return nothing: every round is scored by the loop."""
-
-    def summary(self) -> None:
-        """Print nothing."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the strategy's own state, or what of its attributes can be stored.

@@ -65,7 +65,23 @@ class SumMechanism(Protocol):
         ...
 
 
-class SumStrategy(Strategy):
+class LoopScoredStrategy(Strategy):
+    """A Flower strategy that leaves scoring to the loop, and its summary to config.yaml."""
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Return nothing: every round is scored by the loop."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> None:
+        """Return nothing: every round is scored by the loop."""
+
+    def summary(self) -> None:
+        """Print nothing: the run's config.yaml says it all."""
+
+
+class SumStrategy(LoopScoredStrategy):
     """A Flower strategy made of a cohort sampler, a privacy mechanism and a server step.
 
     Args:
@@ -188,18 +204,6 @@ class SumStrategy(Strategy):
             )
         check_aggregate(arrays, sent, name, round_num)
         return {key: arrays[key].to(tensor.dtype) for key, tensor in sent.items()}
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        """Return nothing: every round is scored by the loop."""
-        return []
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> None:
-        """Return nothing: every round is scored by the loop."""
-
-    def summary(self) -> None:
-        """Print nothing: the run's config.yaml says it all."""
 
     def _rule(self) -> FoldRule:
         if self._mechanism is None:

@@ -7,8 +7,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fedsim.errors import DataError
-
 
 @dataclass(frozen=True)
 class UserTable:
@@ -67,22 +65,3 @@ class FederatedDataset(Protocol):
     def load(self, split: str, indices: npt.NDArray[np.int64]) -> Examples:
         """Return the examples with these numbers, in this order."""
         ...
-
-
-def check_same_labels(expected: tuple[str, ...], found: tuple[str, ...], where: str) -> None:
-    """Raise DataError unless two things that are used together have the same label names.
-
-    Args:
-        expected: The data set's names.
-        found: The names that came with a model, a checkpoint or a file of scores.
-        where: What ``found`` belongs to, for the message.
-    """
-    if expected == found:
-        return
-    missing = sorted(set(expected) - set(found))[:3]
-    extra = sorted(set(found) - set(expected))[:3]
-    detail = f"missing {missing}, unknown {extra}" if missing or extra else "another order"
-    raise DataError(
-        f"{where}: expected the data set's {len(expected)} labels, found {len(found)} ({detail}); "
-        "use the data and label set that it was made with"
-    )

@@ -72,14 +72,18 @@ def train_locally(
     batches = _poisson_batches if settings.poisson else _shuffled_batches
     # Without augmentation an image's input is the same in every epoch: make it once.
     inputs = (
-        None if transform.is_random else _laid_out(transform.eval_batch(examples.images), settings)
+        None
+        if transform.is_random
+        else laid_out(transform.eval_batch(examples.images), settings.channels_last)
     )
     total_loss, num_seen = torch.zeros(()), 0
     for batch in batches(len(examples), settings, generator):
         batch_inputs = (
             inputs[batch]
             if inputs is not None
-            else _laid_out(transform.train_batch(examples.images[batch], generator), settings)
+            else laid_out(
+                transform.train_batch(examples.images[batch], generator), settings.channels_last
+            )
         )
         loss, gradients = gradient(batch_inputs, examples.labels[batch])
         optimizer.step(parameters, gradients)
@@ -104,6 +108,7 @@ def _poisson_batches(
         yield torch.nonzero(torch.rand(num_examples, generator=generator) < rate).flatten()
 
 
-def _laid_out(inputs: torch.Tensor, settings: LocalSettings) -> torch.Tensor:
-    layout = torch.channels_last if settings.channels_last else torch.contiguous_format
+def laid_out(inputs: torch.Tensor, channels_last: bool) -> torch.Tensor:
+    """Return a batch of images in the memory layout that the run's numbers are made in."""
+    layout = torch.channels_last if channels_last else torch.contiguous_format
     return inputs.contiguous(memory_format=layout)

@@ -13,7 +13,7 @@ from fedsim.errors import DataError
 from fedsim.models.initialize import exchanged_tensors
 from fedsim.privacy.per_sample import PrivateGradient
 from fedsim.streams import global_torch_stream, torch_stream
-from fedsim.training.local import LocalResult, LocalSettings, train_locally
+from fedsim.training.local import LocalResult, LocalSettings, laid_out, train_locally
 from fedsim.training.step import mean_gradient
 
 
@@ -81,7 +81,6 @@ class Trainer:
         """Score some examples of a split: shape (len(indices), labels)."""
         self._model.eval()
         examples = self._dataset.load(split, np.asarray(indices, dtype=np.int64))
-        layout = torch.channels_last if self._settings.channels_last else torch.contiguous_format
-        inputs = self._transform.eval_batch(examples.images).contiguous(memory_format=layout)
+        inputs = laid_out(self._transform.eval_batch(examples.images), self._settings.channels_last)
         logits: torch.Tensor = self._model(inputs)
         return logits
