@@ -9,7 +9,6 @@ from torch.nn import functional as F
 
 from fedsim.errors import ConfigError
 from fedsim.models.cnn import Cnn
-from fedsim.models.pfl_cnn import pfl_cnn
 
 CHANNELS = st.lists(st.sampled_from([4, 8, 16]), min_size=1, max_size=3).map(tuple)
 
@@ -58,10 +57,9 @@ def test_an_example_does_not_see_its_batch() -> None:
     assert not list(model.buffers())
 
 
-@pytest.mark.parametrize("build", [Cnn, pfl_cnn])
-def test_opacus_finds_each_examples_gradient(build: type[Cnn]) -> None:
+def test_opacus_finds_each_examples_gradient() -> None:
     # Contiguous: Opacus 1.6 gets convolutions' gradients wrong on channels-last activations.
-    model, x = build(17), images(4, 32).contiguous()
+    model, x = Cnn(17), images(4, 32).contiguous()
     labels = (torch.arange(4 * 17) % 5 == 0).float().view(4, 17)
     alone = [
         torch.autograd.grad(
@@ -84,18 +82,6 @@ def test_channels_that_cannot_be_grouped_are_refused(channels: tuple[int, ...]) 
         Cnn(17, channels=channels)
 
 
-@pytest.mark.parametrize("build", [Cnn, pfl_cnn])
-def test_no_labels_are_refused(build: type[Cnn]) -> None:
+def test_no_labels_are_refused() -> None:
     with pytest.raises(ConfigError, match="num_labels of at least 1, found 0"):
-        build(0)
-
-
-def test_pfl_cnn_has_the_benchmarks_layers() -> None:
-    model = pfl_cnn(10)
-    conv = 3 * 32 * 9 + 32 + 32 * 64 * 9 + 64
-    assert sum(p.numel() for p in model.parameters()) == conv + 12_544 * 128 + 128 + 128 * 10 + 10
-    assert model(images(2, 32)).shape == (2, 10)
-    glorot = (6 / (12_544 + 128)) ** 0.5
-    weight = model[6].weight.detach()
-    assert weight.abs().max() <= glorot
-    assert weight.std().item() == pytest.approx(glorot / 3**0.5, rel=0.01)
+        Cnn(0)
