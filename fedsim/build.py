@@ -9,9 +9,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Strategy
 from torch import nn
 
-from fedsim.centralized import PooledSettings, PooledTrainer
-from fedsim.cohort import CohortSampler, Sampling
-from fedsim.config import CentralizedConfig, CentralPrivacyConfig, DataConfig, RunConfig
+from fedsim.build_privacy import sampling_of
+from fedsim.cohort import CohortSampler
+from fedsim.config import DataConfig, RunConfig
 from fedsim.data.dataset import FederatedDataset, UserTable
 from fedsim.data.sources import open_dataset
 from fedsim.data.transforms import Transform
@@ -22,11 +22,8 @@ from fedsim.foreign import ForeignStrategy
 from fedsim.models.frozen_batch_norm import register_per_sample_gradients
 from fedsim.models.initialize import build_seeded, exchanged_tensors, running_statistics
 from fedsim.plugins import call, defaults, registered, resolve
-from fedsim.privacy.accounting import GaussianRounds, calibrate_noise_multiplier
 from fedsim.privacy.central import CentralGaussian
-from fedsim.privacy.ledger import ExampleLedger
 from fedsim.privacy.per_sample import PrivateGradient
-from fedsim.privacy.spending import CentralSpending, PrivacySpending
 from fedsim.strategy import SumStrategy
 from fedsim.streams import global_torch_stream
 from fedsim.training.local import LocalSettings
@@ -113,12 +110,7 @@ def build_trainer(config: RunConfig) -> Trainer:
     )
     gradient = None
     if private is not None:
-        register_per_sample_gradients()
-        gradient = PrivateGradient(
-            model,
-            max_grad_norm=private.max_grad_norm,
-            noise_multiplier=private.noise_multiplier,
-        )
+        gradient = build_private_gradient(model, private.max_grad_norm, private.noise_multiplier)
     return Trainer(
         model,
         dataset,
@@ -127,6 +119,14 @@ def build_trainer(config: RunConfig) -> Trainer:
         seed=config.seed,
         private_gradient=gradient,
     )
+
+
+def build_private_gradient(
+    model: nn.Module, max_grad_norm: float, noise_multiplier: float
+) -> PrivateGradient:
+    """Attach the hooks of example-level DP-SGD to a model."""
+    register_per_sample_gradients()
+    return PrivateGradient(model, max_grad_norm=max_grad_norm, noise_multiplier=noise_multiplier)
 
 
 def build_client_app(config: RunConfig) -> ClientApp:
@@ -146,90 +146,7 @@ def build_grid(config: RunConfig, model: nn.Module, num_users: int, workers: int
 
 def build_cohort(config: RunConfig, users: UserTable) -> CohortSampler:
     """Make the cohort sampler."""
-    return CohortSampler(users, config.federated.cohort_size, _sampling(config), config.seed)
-
-
-def _sampling(config: RunConfig) -> Sampling:
-    sampling = config.federated.sampling
-    if sampling is None:  # the settings' own check fills it in
-        raise ConfigError("federated.sampling: expected a value, found none; validate the settings")
-    return sampling
-
-
-def build_privacy(
-    config: RunConfig, users: UserTable
-) -> tuple[CentralGaussian | None, PrivacySpending]:
-    """Make the central mechanism, calibrated if a target is given, and the accounting of a run."""
-    central = config.privacy.central
-    spending = _central_spending(central, config, users) if central else None
-    example_level = config.privacy.example_level
-    ledger = None
-    if example_level is not None:
-        ledger = ExampleLedger(
-            users.num_images,
-            batch_size=config.federated.local.batch_size,
-            local_epochs=config.federated.local.epochs,
-            noise_multiplier=example_level.noise_multiplier,
-            max_grad_norm=example_level.max_grad_norm,
-            delta=example_level.delta,
-            accountant=example_level.accountant,
-        )
-    return spending.mechanism if spending else None, PrivacySpending(spending, ledger)
-
-
-# A run is checked before it is started, and calibration can take seconds.
-_calibrated = functools.cache(calibrate_noise_multiplier)
-
-
-def _central_spending(
-    central: CentralPrivacyConfig, config: RunConfig, users: UserTable
-) -> CentralSpending:
-    cohort_size, num_rounds = config.federated.cohort_size, config.federated.num_rounds
-    sampling = _sampling(config)
-    population = central.deployment.population_size if central.deployment else len(users)
-    noise_cohort = central.noise_cohort_size or (
-        central.deployment.cohort_size if central.deployment else cohort_size
-    )
-    if not cohort_size <= noise_cohort <= population:
-        raise ConfigError(
-            f"privacy.central.noise_cohort_size: expected {cohort_size} (the cohort) to "
-            f"{population} (the population{' of the deployment' if central.deployment else ''}), "
-            f"found {noise_cohort}; change it, or name a larger privacy.central.deployment"
-        )
-    delta_as_run = central.delta or len(users) ** -1.1
-    delta_predicted = central.delta or population**-1.1
-    noise_multiplier = central.noise_multiplier
-    if noise_multiplier is None:
-        noise_multiplier = _calibrated(
-            central.epsilon or 0.0,
-            delta_predicted,
-            num_rounds=num_rounds,
-            cohort_size=noise_cohort,
-            population_size=population,
-            sampling=sampling,
-            accountant=central.accountant,
-        )
-    predicted = GaussianRounds(noise_multiplier, num_rounds, noise_cohort, population, sampling)
-    mechanism = CentralGaussian(
-        clipping_norm=central.clipping_norm,
-        sensitivity=predicted.sensitivity(central.clipping_norm),
-        noise_multiplier=noise_multiplier,
-        cohort_size=cohort_size,
-        noise_cohort_size=noise_cohort,
-        seed=config.seed,
-    )
-    as_run = GaussianRounds(
-        mechanism.noise_multiplier_as_run, num_rounds, cohort_size, len(users), sampling
-    )
-    return CentralSpending(
-        mechanism,
-        as_run,
-        predicted,
-        delta_as_run,
-        delta_predicted,
-        central.accountant,
-        deployment_assumed=central.deployment is not None,
-    )
+    return CohortSampler(users, config.federated.cohort_size, sampling_of(config), config.seed)
 
 
 def build_strategy(
@@ -289,15 +206,3 @@ def check_private_model(config: RunConfig, model: nn.Module) -> None:
             f"model.name: expected no running statistics under privacy, found {statistics[:2]}, "
             "which are not clipped and mix examples; use group normalization or frozen statistics"
         )
-
-
-def build_pooled_trainer(
-    config: RunConfig, model: nn.Module, dataset: FederatedDataset
-) -> PooledTrainer:
-    """Make the trainer of the centralized baseline."""
-    pooled = config.centralized or CentralizedConfig()
-    settings = PooledSettings(
-        **pooled.model_dump(exclude={"epochs"}),
-        channels_last=config.model.memory_format == "channels_last",
-    )
-    return PooledTrainer(model, dataset, build_transform(config), settings, seed=config.seed)

@@ -150,38 +150,54 @@ class DeploymentConfig(Section):
         return self
 
 
-class CentralPrivacyConfig(Section):
-    """User-level DP: the server clips every user's update and noises the sum.
+class NoiseConfig(Section):
+    """How much noise, and what it may cost.
 
     Attributes:
-        clipping_norm: S, the L2 bound of one user's update.
-        noise_multiplier: Standard deviation of the noise on the sum over its sensitivity, at
-            ``noise_cohort_size``. Give this or ``epsilon``.
-        epsilon: Target of ``epsilon_at_noise_cohort`` over all rounds; the noise follows from it.
+        noise_multiplier: Standard deviation of the noise on the sum over its sensitivity. Give
+            this, or ``epsilon``, or both.
+        epsilon: Budget of all rounds together. Without ``noise_multiplier`` the noise is
+            calibrated to it; with it, a run that would spend more is refused.
         delta: The default is N^-1.1 of the population that epsilon is about.
-        noise_cohort_size: The cohort that the noise is calibrated for; the noise is then scaled to
-            the cohort at hand, so that both have the same signal-to-noise ratio. The default is the
-            deployment's cohort, or ``federated.cohort_size``.
-        deployment: Another population and cohort that the run predicts.
         accountant: ``pld`` (tight) or ``rdp``.
     """
 
-    clipping_norm: Positive
     noise_multiplier: NonNegative | None = None
     epsilon: Positive | None = None
     delta: Fraction | None = None
-    noise_cohort_size: Count | None = None
-    deployment: DeploymentConfig | None = None
     accountant: Literal["pld", "rdp"] = "pld"
 
     @model_validator(mode="after")
-    def _one_of_two(self) -> "CentralPrivacyConfig":
-        if (self.noise_multiplier is None) == (self.epsilon is None):
+    def _noise_or_budget(self) -> "NoiseConfig":
+        if self.noise_multiplier is None and self.epsilon is None:
             raise ValueError(
-                "expected exactly one of noise_multiplier and epsilon, found "
-                f"{'neither' if self.epsilon is None else 'both'}; give one"
+                "expected noise_multiplier or epsilon, found neither; give the noise, or the "
+                "budget that it is calibrated to"
             )
         return self
+
+
+class CentralPrivacyConfig(NoiseConfig):
+    """User-level DP: the server clips every user's update and noises the sum.
+
+    Noise multiplier and budget are those at ``noise_cohort_size``.
+
+    Attributes:
+        clipping_norm: S, the L2 bound of one user's update; of the first round's if it adapts.
+        adaptive_quantile: The share of users whose update should stay unclipped; the clipping norm
+            follows it. The default is a fixed norm.
+        clip_learning_rate: How fast it follows.
+        noise_cohort_size: The cohort that the noise is calibrated for; the noise is then scaled to
+            the cohort at hand, so that both have the same signal-to-noise ratio. The default is the
+            deployment's cohort, or ``cohort_size``.
+        deployment: Another population and cohort that the run predicts.
+    """
+
+    clipping_norm: Positive
+    adaptive_quantile: Fraction | None = None
+    clip_learning_rate: Positive = 0.2
+    noise_cohort_size: Count | None = None
+    deployment: DeploymentConfig | None = None
 
 
 class ExampleLevelPrivacyConfig(Section):
@@ -212,12 +228,11 @@ class PrivacyConfig(Section):
     example_level: ExampleLevelPrivacyConfig | None = None
 
 
-class CentralizedConfig(Section):
-    """The baseline that trains the same model on the pooled train split.
+class PooledConfig(Section):
+    """How the pooled train split is trained on.
 
     Attributes:
         epochs: Passes over the pooled images; each is scored like a round.
-        batch_size: Images a step.
         optimizer: ``adam`` or ``sgd``.
         learning_rate: Of the optimizer.
         momentum: Of SGD.
@@ -225,11 +240,47 @@ class CentralizedConfig(Section):
     """
 
     epochs: Count = 10
-    batch_size: Count = 64
     optimizer: Literal["adam", "sgd"] = "adam"
     learning_rate: Positive = 1e-3
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: NonNegative = 0.0
+
+
+class PooledExampleLevelConfig(PooledConfig, NoiseConfig):
+    """The baseline under example-level DP-SGD: what one image may change is bounded.
+
+    Attributes:
+        batch_size: Expected number of images in a step, drawn by Poisson sampling.
+        max_grad_norm: L2 bound of one image's gradient.
+    """
+
+    batch_size: Count = 64
+    max_grad_norm: Positive
+
+
+class PooledUserLevelConfig(PooledConfig, CentralPrivacyConfig):
+    """The baseline under user-level DP: each step's gradients are clipped per user and noised.
+
+    Attributes:
+        cohort_size: Expected number of users in a step, drawn by Poisson sampling. A user's
+            gradient is that of the mean loss over their images.
+    """
+
+    cohort_size: Count = 20
+
+
+class CentralizedConfig(PooledConfig):
+    """The baseline that trains the same model on the pooled train split.
+
+    Attributes:
+        batch_size: Images a step.
+        example_level: A second baseline, under example-level DP-SGD.
+        user_level: Another one, under user-level DP.
+    """
+
+    batch_size: Count = 64
+    example_level: PooledExampleLevelConfig | None = None
+    user_level: PooledUserLevelConfig | None = None
 
 
 class EvaluationConfig(Section):

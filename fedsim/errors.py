@@ -3,6 +3,9 @@
 A message says where, what was expected, what was found, and the remedy, in one sentence.
 """
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
 
 class FedsimError(Exception):
     """A fault that a user can mend; a bug is any other exception (exit code 1)."""
@@ -38,3 +41,25 @@ class CheckpointError(FedsimError):
     """A checkpoint or record that is unreadable, or belongs to other settings."""
 
     exit_code = 6
+
+
+@contextmanager
+def noted(faults: list[FedsimError]) -> Iterator[None]:
+    """Append a fault of the block to a list instead of raising it."""
+    try:
+        yield
+    except FedsimError as error:
+        faults.append(error)
+
+
+def raise_together(faults: Sequence[FedsimError]) -> None:
+    """Raise one error that tells all faults, each once; of their class if they share one."""
+    distinct = list({str(fault): fault for fault in faults}.values())
+    if not distinct:
+        return
+    if len(distinct) == 1:
+        raise distinct[0]
+    listed = "".join(f"\n  - {fault}" for fault in distinct)
+    classes = {type(fault) for fault in distinct}
+    kind = classes.pop() if len(classes) == 1 else ConfigError
+    raise kind(f"expected settings that fit together, found {len(distinct)} faults:{listed}")

@@ -5,7 +5,7 @@ import importlib.metadata
 import math
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,18 +16,27 @@ from torch import nn
 from fedsim import __version__, build
 from fedsim.arrays import one_thread
 from fedsim.bookkeeping import Bookkeeper
+from fedsim.build_pooled import Method, Spending, build_pooled, methods_of, settings_of
+from fedsim.build_privacy import federated_privacy
 from fedsim.centralized import train_centralized
+from fedsim.check import check_splits, faults_of
 from fedsim.config import RunConfig
 from fedsim.data.dataset import FederatedDataset
 from fedsim.engines.in_process import InProcessGrid
 from fedsim.engines.workers import num_cores
-from fedsim.errors import CheckpointError, ConfigError, DataError
+from fedsim.errors import (
+    CheckpointError,
+    ConfigError,
+    FedsimError,
+    PrivacyError,
+    noted,
+    raise_together,
+)
 from fedsim.evaluation.final import score_constant, score_test
 from fedsim.evaluation.scoring import SplitScorer
 from fedsim.flower_seam import to_record
 from fedsim.loop import Federation, train
 from fedsim.models.initialize import exchanged_tensors
-from fedsim.privacy.spending import PrivacySpending
 from fedsim.record import RunFolder
 from fedsim.state import RunState, load_checkpoint
 
@@ -58,46 +67,72 @@ class Job:
     Attributes:
         run_id: Names its folder.
         config: Its settings.
-        centralized: Which of the two.
+        baseline: Which of the centralized baselines; None for a federated run.
     """
 
     run_id: str
     config: RunConfig
-    centralized: bool
+    baseline: Method | None = None
 
     @property
     def num_rounds(self) -> int:
         """Rounds or epochs."""
-        if self.centralized and self.config.centralized is not None:
-            return self.config.centralized.epochs
+        if self.baseline is not None:
+            return settings_of(self.config, self.baseline).epochs
         return self.config.federated.num_rounds
 
     @property
     def numbers_depend_on(self) -> dict[str, Any]:
-        """The settings that change the numbers."""
-        unused = {"federated", "strategy", "privacy", "case"} if self.centralized else {CENTRALIZED}
-        return self.config.model_dump(exclude=unused | {"engine"})
+        """The settings that change the numbers of a round.
+
+        How many rounds there are does not, nor does the budget: a run may go on beyond what it
+        was started for, with the noise that it was started with, until the budget is spent.
+        """
+        if self.baseline is None:
+            settings = self.config.model_dump(exclude={CENTRALIZED, "engine"})
+            settings["federated"].pop("num_rounds")
+            if settings["privacy"]["central"]:
+                settings["privacy"]["central"].pop("epsilon")
+            return settings
+        shared = {"federated", "strategy", "privacy", "case", "engine", CENTRALIZED}
+        pooled = self.pooled_settings
+        if self.baseline != "example_level":  # whose noise is calibrated for its epochs
+            pooled = {k: v for k, v in pooled.items() if k not in ("epochs", "epsilon")}
+        return {**self.config.model_dump(exclude=shared), CENTRALIZED: {self.baseline: pooled}}
+
+    @property
+    def pooled_settings(self) -> dict[str, Any]:
+        """The settings of a baseline alone, without those of its private siblings."""
+        settings = settings_of(self.config, self.baseline or "plain")
+        return settings.model_dump(exclude={"example_level", "user_level"})
 
 
 def jobs_of(runs: dict[str, RunConfig]) -> list[Job]:
     """Return the runs of a file, and after them the centralized baselines that they share."""
-    jobs = [Job(run_id, config, centralized=False) for run_id, config in runs.items()]
-    taken = [run_id for run_id in runs if run_id.startswith(f"{CENTRALIZED}-seed")]
-    if taken and any(config.centralized for config in runs.values()):
-        raise ConfigError(
-            f"cases: expected names other than the baseline's, found a run called {taken[0]}; "
-            f"rename the case {CENTRALIZED!r}"
-        )
+    jobs = [Job(run_id, config) for run_id, config in runs.items()]
     baselines: list[Job] = []
     for config in runs.values():
-        if config.centralized is None:
-            continue
-        same_seed = sum(other.config.seed == config.seed for other in baselines)
-        suffix = f"-{same_seed + 1}" if same_seed else ""
-        job = Job(f"{CENTRALIZED}-seed{config.seed}{suffix}", config, centralized=True)
-        if all(job.numbers_depend_on != other.numbers_depend_on for other in baselines):
-            baselines.append(job)
+        for method in methods_of(config):
+            name = CENTRALIZED if method == "plain" else f"{CENTRALIZED}_{method}"
+            alike = [b for b in baselines if (b.baseline, b.config.seed) == (method, config.seed)]
+            suffix = f"-{len(alike) + 1}" if alike else ""
+            job = Job(f"{name}-seed{config.seed}{suffix}", config, method)
+            if not any(_same_baseline(job, other) for other in alike):
+                baselines.append(job)
+    taken = runs.keys() & {job.run_id for job in baselines}
+    if taken:
+        raise ConfigError(
+            f"cases: expected names other than the baselines', found a run called {min(taken)}; "
+            f"rename the case {runs[min(taken)].case!r}"
+        )
     return jobs + baselines
+
+
+def _same_baseline(one: Job, other: Job) -> bool:
+    return (one.numbers_depend_on, one.pooled_settings) == (
+        other.numbers_depend_on,
+        other.pooled_settings,
+    )
 
 
 def run_jobs(
@@ -118,43 +153,33 @@ def run_jobs(
     jobs = [dataclasses.replace(job, config=build.with_defaults(job.config)) for job in jobs]
     folders = [RunFolder(out / job.config.name / job.run_id) for job in jobs]
     # Everything is built once before anything runs: a fault in the last run shows at once.
+    faults: list[FedsimError] = []
     for job, folder in zip(jobs, folders, strict=True):
-        _check(job, folder, resume)
+        with noted(faults):
+            faults += _faults(job, folder, resume)
+    raise_together(faults)
     for folder in folders:
         folder.prepare()
     return [_run(job, folder, reporter) for job, folder in zip(jobs, folders, strict=True)]
 
 
-def _check(job: Job, folder: RunFolder, resume: bool) -> None:
+def _faults(job: Job, folder: RunFolder, resume: bool) -> list[FedsimError]:
+    """Build every part of a run once, and return what stands in its way."""
     if folder.started and not resume:
         raise CheckpointError(
             f"{folder.path}: expected a new folder, found a run that was started before; add "
             "--resume to go on with it, or choose another --out"
         )
-    config = job.config
-    dataset = build.build_dataset(config)
-    for split in ("train", "val", "test"):
-        if not len(dataset.users(split)):
-            raise DataError(
-                f"data.source {config.data.source}: expected users in the splits train, val and "
-                f"test, found none in {split}; split the data by user into all three"
-            )
+    dataset = build.build_dataset(job.config)
+    check_splits(job.config, dataset)
     _resumed(folder, job, dataset)
-    model = build.build_model(config, len(dataset.label_names))
-    exchanged_tensors(model)
-    build.check_outputs(config, model, len(dataset.label_names))
-    if not job.centralized:
-        build.check_private_model(config, model)
-        cohort = build.build_cohort(config, dataset.users("train"))
-        mechanism, _ = build.build_privacy(config, cohort.users)
-        build.build_strategy(config, cohort, mechanism)
-        build.build_trainer(config)
+    return faults_of(job.config, job.baseline, dataset)
 
 
 @one_thread()
 def _run(job: Job, folder: RunFolder, reporter: Reporter) -> dict[str, Any]:
-    if folder.finished:
-        summary = folder.read_json("summary.json")
+    summary = _finished_before(folder, job)
+    if summary is not None:
         reporter.finished(job.run_id, summary, skipped=True)
         return summary
     started = time.perf_counter()
@@ -171,13 +196,13 @@ def _run(job: Job, folder: RunFolder, reporter: Reporter) -> dict[str, Any]:
     workers = config.engine.workers or num_cores()
     with build.build_grid(config, model, len(dataset.users("train")), workers) as grid:
         parts = _Parts(job, folder, dataset, model, grid, reporter)
-        state, spending = _centralize(parts, state) if job.centralized else _federate(parts, state)
+        state, spending = _centralize(parts, state) if job.baseline else _federate(parts, state)
         summary = _summarize(job, state, grid, dataset)
     scores = summary["test"]["scores"]
     spent = spending.spent(job.num_rounds)
     folder.append({"round": summary["best_round"], "split": "test", **scores, **spent})
     summary |= {
-        "privacy": {} if job.centralized else spending.card(job.num_rounds, state.round_num),
+        "privacy": spending.card(job.num_rounds, state.round_num),
         "num_images_left_out": left_out,
         "seconds": time.perf_counter() - started,
     }
@@ -197,9 +222,11 @@ class _Parts:
     grid: InProcessGrid
     reporter: Reporter
 
-    def bookkeeper(
-        self, before_save: Callable[[RunState], None] = lambda state: None
-    ) -> Bookkeeper:
+    def bookkeeper(self, spending: Spending, num_rounds: int) -> Bookkeeper:
+        def write_card(state: RunState) -> None:
+            card = spending.card(num_rounds, state.round_num)
+            self.folder.write_json("privacy.json", card)
+
         evaluation = self.job.config.evaluation
         validation = SplitScorer(
             self.grid,
@@ -213,38 +240,55 @@ class _Parts:
             self.folder,
             _numbers_depend_on(self.job, self.dataset),
             validation,
-            num_rounds=self.job.num_rounds,
+            num_rounds=num_rounds,
             score_every=evaluation.every,
             checkpoint_every=self.job.config.engine.checkpoint_every,
             report=self.reporter.recorded,
-            before_save=before_save,
+            before_save=write_card,
         )
 
 
-def _federate(parts: _Parts, state: RunState) -> tuple[RunState, PrivacySpending]:
+def _federate(parts: _Parts, state: RunState) -> tuple[RunState, Spending]:
     config, num_rounds = parts.job.config, parts.job.num_rounds
     cohort = build.build_cohort(config, parts.dataset.users("train"))
-    mechanism, spending = build.build_privacy(config, cohort.users)
+    mechanism, spending = federated_privacy(config, cohort.users, state.ledger)
     strategy = build.build_strategy(config, cohort, mechanism)
     if state.round_num > 0:
         strategy.load_state_dict(state.strategy)
-        spending.load_state_dict(state.ledger)
-    book = parts.bookkeeper(
-        lambda state: parts.folder.write_json(
-            "privacy.json", spending.card(num_rounds, state.round_num)
-        )
+    affordable = _affordable(spending, state, num_rounds)
+    book = parts.bookkeeper(spending, affordable)
+    with _saved_on_interrupt(book):
+        run = Federation(strategy, parts.grid, spending, book, affordable)
+        state = train(run, state)
+    _check_afforded(parts.job, state)
+    return state, spending
+
+
+def _centralize(parts: _Parts, state: RunState) -> tuple[RunState, Spending]:
+    job = parts.job
+    trainer, spending = build_pooled(
+        job.config, job.baseline or "plain", parts.model, parts.dataset, state.ledger
     )
+    affordable = _affordable(spending, state, job.num_rounds)
+    book = parts.bookkeeper(spending, affordable)
     with _saved_on_interrupt(book):
-        run = Federation(strategy, parts.grid, spending, book, num_rounds)
-        return train(run, state), spending
+        state = train_centralized(trainer, spending, book, affordable, state)
+    _check_afforded(job, state)
+    return state, spending
 
 
-def _centralize(parts: _Parts, state: RunState) -> tuple[RunState, PrivacySpending]:
-    trainer = build.build_pooled_trainer(parts.job.config, parts.model, parts.dataset)
-    book = parts.bookkeeper()
-    with _saved_on_interrupt(book):
-        state = train_centralized(trainer, book, parts.job.num_rounds, state)
-        return state, PrivacySpending(None, None)
+def _affordable(spending: Spending, state: RunState, num_rounds: int) -> int:
+    """Return the rounds that the budget allows; those that are done are done."""
+    return max(spending.affordable_rounds(num_rounds), state.round_num)
+
+
+def _check_afforded(job: Job, state: RunState) -> None:
+    if state.round_num < job.num_rounds:
+        raise PrivacyError(
+            f"{job.run_id}: expected a budget for {job.num_rounds} rounds, found it spent after "
+            f"round {state.round_num}, whose checkpoint is kept; ask for {state.round_num} rounds, "
+            "or raise epsilon"
+        )
 
 
 def _write_left_out(folder: RunFolder, dataset: FederatedDataset) -> int:
@@ -268,7 +312,21 @@ def _numbers_depend_on(job: Job, dataset: FederatedDataset) -> dict[str, Any]:
 def _resumed(folder: RunFolder, job: Job, dataset: FederatedDataset) -> RunState | None:
     if not folder.checkpoint.exists():
         return None
-    return load_checkpoint(folder.checkpoint, _numbers_depend_on(job, dataset))
+    state = load_checkpoint(folder.checkpoint, _numbers_depend_on(job, dataset))
+    if state.round_num > job.num_rounds:
+        raise CheckpointError(
+            f"{folder.path}: expected a run of at most {job.num_rounds} rounds, found one with "
+            f"{state.round_num} rounds done; ask for as many, or choose another --out"
+        )
+    return state
+
+
+def _finished_before(folder: RunFolder, job: Job) -> dict[str, Any] | None:
+    """Return the summary, unless more rounds are asked for than it was written after."""
+    if not folder.finished:
+        return None
+    summary = folder.read_json("summary.json")
+    return summary if summary["num_rounds"] >= job.num_rounds else None
 
 
 @contextmanager
@@ -300,7 +358,7 @@ def _summarize(
         "name": config.name,
         "run_id": job.run_id,
         "case": config.case,
-        "kind": CENTRALIZED if job.centralized else "federated",
+        "kind": CENTRALIZED if job.baseline else "federated",
         "seed": config.seed,
         "num_rounds": job.num_rounds,
         "best_round": best_round,

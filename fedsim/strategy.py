@@ -25,7 +25,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from fedsim.arrays import Arrays, l2_norm, one_thread
+from fedsim.arrays import Arrays, one_thread
 from fedsim.cohort import CohortSampler, deal
 from fedsim.errors import ConfigError, EngineError, FedsimError
 from fedsim.flower_seam import ensure_task_identity, to_arrays, to_record
@@ -52,7 +52,7 @@ class SumMechanism(Protocol):
 
     @property
     def clipping_norm(self) -> float:
-        """S: the bound of one user's update."""
+        """S: the bound of one user's update in the round at hand."""
         ...
 
     @property
@@ -60,8 +60,8 @@ class SumMechanism(Protocol):
         """What the noised sum is divided by: public, the same in every round."""
         ...
 
-    def add_noise(self, total: Arrays, round_num: int) -> None:
-        """Noise the sum in place."""
+    def release(self, total: Arrays, update_norms: list[float], round_num: int) -> dict[str, float]:
+        """Noise the sum in place; return figures about the round."""
         ...
 
 
@@ -175,19 +175,16 @@ class SumStrategy(LoopScoredStrategy):
     ) -> tuple[ArrayRecord, MetricRecord]:
         """Sum, noise, divide, step."""
         summed = fold_replies(drain(replies), self._sent, self._rule())
-        diagnostics = _cohort_metrics(summed, self._rule())
+        figures = _cohort_metrics(summed)
         if self._mechanism is not None:
-            before = l2_norm(summed.total.values())
-            self._mechanism.add_noise(summed.total, server_round)
-            diagnostics["sum-norm"] = before
-            diagnostics["noised-sum-norm"] = l2_norm(summed.total.values())
+            figures |= self._mechanism.release(summed.total, summed.update_norm, server_round)
             denominator = self._mechanism.denominator
         else:
             denominator = summed.weight
         if denominator > 0:  # an empty cohort without a mechanism has nothing to divide
             torch._foreach_div_(list(summed.total.values()), denominator)
         arrays = self._stepped(server_round, summed.total)
-        return to_record(arrays), MetricRecord({**diagnostics})
+        return to_record(arrays), MetricRecord({**figures})
 
     def _stepped(self, round_num: int, update: Arrays) -> Arrays:
         """Take the server step, and check what came of it."""
@@ -259,14 +256,12 @@ def check_aggregate(arrays: Arrays, expected: Arrays, strategy: str, round_num: 
             )
 
 
-def _cohort_metrics(summed: UpdateSum, rule: FoldRule) -> dict[str, float]:
+def _cohort_metrics(summed: UpdateSum) -> dict[str, float]:
     """What a round's users reported; the loss is the mean over examples."""
     num_clients, num_examples = len(summed.num_examples), sum(summed.num_examples)
     metrics: dict[str, float] = {"num-clients": num_clients, "num-examples": num_examples}
     if num_clients:
         weighted = zip(summed.train_loss, summed.num_examples, strict=True)
         metrics["train_loss"] = sum(loss * n for loss, n in weighted) / num_examples
-        metrics["update-norm-mean"] = sum(summed.update_norm) / num_clients
-        clipped = sum(norm > rule.clipping_norm for norm in summed.update_norm)
-        metrics["clipped-share"] = clipped / num_clients
+        metrics["diagnostic-update-norm-mean"] = sum(summed.update_norm) / num_clients
     return metrics

@@ -19,7 +19,10 @@ LAYERS = [
     {"evaluation"},
     {"bookkeeping"},
     {"loop", "centralized"},
-    {"build"},  # 4
+    {"build_privacy"},  # 4
+    {"build"},
+    {"build_pooled"},
+    {"check"},
     {"experiment", "display"},  # 5
     {"cli"},  # 6
 ]

@@ -70,7 +70,7 @@ def main() -> None:
     strategy = FedAvg(weighting="uniform")
     mechanism = None
     if args.central_dp:
-        mechanism = CentralGaussian(0.1, 0.1, 1.0, COHORT_SIZE, COHORT_SIZE, SEED)
+        mechanism = CentralGaussian(0.1, 1.0, COHORT_SIZE, COHORT_SIZE, SEED)
     strategy.compose(CohortSampler(users, COHORT_SIZE, "fixed_size", SEED), mechanism)
     make = functools.partial(make_app, args.data)
     with InProcessGrid(make, arrays, num_users=len(users), num_workers=args.workers) as grid:

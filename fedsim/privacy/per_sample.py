@@ -18,6 +18,7 @@ ExampleLoss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 # In one thread float32 sums of squares are off by up to 2e-7 over 256 elements, but by 2e-6 over
 # 4,096 and by 7e-4 over a million equal ones; a clipped gradient would be that much too long.
 _CHUNK = 256
+_GRADIENT_ELEMENTS = 2**28  # of per-example gradients that are in memory at a time: 1 GiB
 
 
 @dataclass(frozen=True)
@@ -176,6 +177,8 @@ class PrivateGradient:
         self._per_sample = PerSampleGradients(model, example_loss)
         self._max_grad_norm = max_grad_norm
         self._noise_multiplier = noise_multiplier
+        size = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        self._examples_at_once = max(1, _GRADIENT_ELEMENTS // size)
 
     def for_user(
         self, generator: torch.Generator, expected_batch_size: float
@@ -190,19 +193,34 @@ class PrivateGradient:
         def gradient(
             images: torch.Tensor, targets: torch.Tensor
         ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-            clipped = self._per_sample.clipped_gradient_sum(
-                images, targets, max_grad_norm=self._max_grad_norm
-            )
+            loss, total = self._clipped_sum(images, targets)
             mean = noisy_mean(
-                clipped.gradients,
+                total,
                 noise_multiplier=self._noise_multiplier,
                 max_grad_norm=self._max_grad_norm,
                 expected_batch_size=expected_batch_size,
                 generator=generator,
             )
-            return clipped.loss, mean
+            return loss, mean
 
         return gradient
+
+    def _clipped_sum(
+        self, images: torch.Tensor, targets: torch.Tensor
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Sum over parts of the batch: its per-example gradients may not fit into memory."""
+        size = self._examples_at_once
+        parts = zip(torch.split(images, size), torch.split(targets, size), strict=True)
+        sums = (
+            self._per_sample.clipped_gradient_sum(*part, max_grad_norm=self._max_grad_norm)
+            for part in parts
+        )
+        first = next(sums)
+        loss, total = first.loss, first.gradients
+        for other in sums:
+            loss = loss + other.loss
+            torch._foreach_add_(total, other.gradients)
+        return loss, total
 
 
 def noisy_mean(

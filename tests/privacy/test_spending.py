@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim.build import build_privacy
+from fedsim.build_privacy import federated_privacy as build_privacy
 from fedsim.config import RunConfig
 from fedsim.data.dataset import UserTable
 from fedsim.errors import ConfigError, PrivacyError

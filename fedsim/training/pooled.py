@@ -1,0 +1,234 @@
+"""Training on the pooled train split: plainly, or under DP per image or per user."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from fedsim.arrays import Arrays, l2_norm, one_thread
+from fedsim.cohort import CohortSampler
+from fedsim.data.dataset import FederatedDataset
+from fedsim.data.transforms import Transform
+from fedsim.errors import EngineError
+from fedsim.models.initialize import exchanged_tensors
+from fedsim.privacy.central import CentralGaussian
+from fedsim.privacy.per_sample import PrivateGradient
+from fedsim.streams import global_torch_stream, torch_stream
+from fedsim.training.local import laid_out
+from fedsim.training.step import GradientFn, mean_gradient
+
+
+@dataclass(frozen=True)
+class PooledStep:
+    """One optimizer step.
+
+    Attributes:
+        gradients: One per trainable parameter, in the order of ``model.parameters()``.
+        loss: Summed over the step's images; not private.
+        num_examples: Images of the step.
+        figures: What else is known about it.
+    """
+
+    gradients: list[torch.Tensor]
+    loss: float
+    num_examples: int
+    figures: dict[str, float] = field(default_factory=dict)
+
+
+class PooledSteps(Protocol):
+    """Where the gradients of an epoch come from."""
+
+    def of_epoch(self, epoch: int) -> Iterator[PooledStep]:
+        """Yield the epoch's steps; the model changes between them."""
+        ...
+
+
+@dataclass(frozen=True)
+class TrainBatches:
+    """Reads images of the pooled train split as the model's inputs."""
+
+    dataset: FederatedDataset
+    transform: Transform
+    channels_last: bool
+
+    @property
+    def num_examples(self) -> int:
+        """Images of the train split."""
+        return int(self.dataset.users("train").num_images.sum())
+
+    def read(
+        self, indices: npt.NDArray[np.int64], generator: torch.Generator
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return inputs and labels of some images."""
+        examples = self.dataset.load("train", indices)
+        inputs = self.transform.train_batch(examples.images, generator)
+        return laid_out(inputs, self.channels_last), examples.labels
+
+
+class ShuffledSteps:
+    """Plain training: every image once an epoch, in a seeded order."""
+
+    def __init__(
+        self, model: nn.Module, batches: TrainBatches, *, batch_size: int, seed: int
+    ) -> None:
+        self._gradient, self._batches = mean_gradient(model), batches
+        self._batch_size, self._seed = batch_size, seed
+
+    def of_epoch(self, epoch: int) -> Iterator[PooledStep]:
+        """Yield one step per batch."""
+        generator = torch_stream(self._seed, "pooled batches", epoch)
+        order = torch.randperm(self._batches.num_examples, generator=generator)
+        for batch in torch.split(order, self._batch_size):
+            inputs, labels = self._batches.read(batch.numpy(), generator)
+            loss, gradients = self._gradient(inputs, labels)
+            yield PooledStep(gradients, float(loss), len(batch))
+
+
+class ExampleLevelSteps:
+    """Example-level DP-SGD: Poisson batches of images, each image's gradient clipped."""
+
+    def __init__(
+        self, gradient: PrivateGradient, batches: TrainBatches, *, batch_size: int, seed: int
+    ) -> None:
+        self._private, self._batches = gradient, batches
+        self._batch_size, self._seed = batch_size, seed
+
+    def of_epoch(self, epoch: int) -> Iterator[PooledStep]:
+        """Yield ``ceil(n / batch_size)`` steps; a batch may be empty, and is noise then."""
+        population = self._batches.num_examples
+        expected = min(self._batch_size, population)
+        generator = torch_stream(self._seed, "pooled batches", epoch)
+        noise = torch_stream(self._seed, "pooled example-level noise", epoch)
+        gradient: GradientFn = self._private.for_user(noise, expected)
+        for _ in range(math.ceil(population / self._batch_size)):
+            drawn = torch.rand(population, generator=generator) < expected / population
+            batch = torch.nonzero(drawn).flatten()
+            inputs, labels = self._batches.read(batch.numpy(), generator)
+            loss, gradients = gradient(inputs, labels)
+            yield PooledStep(gradients, float(loss), len(batch))
+
+
+class UserLevelSteps:
+    """User-level DP: Poisson cohorts of users, each user's gradient clipped.
+
+    A user's gradient is that of the mean loss over all their images. What the central mechanism
+    does with a round's updates it does here with a step's gradients.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        batches: TrainBatches,
+        cohort: CohortSampler,
+        mechanism: CentralGaussian,
+        *,
+        seed: int,
+    ) -> None:
+        self._gradient, self._batches = mean_gradient(model), batches
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._cohort, self._mechanism, self._seed = cohort, mechanism, seed
+        self.per_epoch = math.ceil(len(cohort.users) / cohort.cohort_size)
+        self._offsets = np.concatenate([[0], np.cumsum(cohort.users.num_images)])
+
+    def of_epoch(self, epoch: int) -> Iterator[PooledStep]:
+        """Yield ``ceil(N / cohort_size)`` steps."""
+        for step in range((epoch - 1) * self.per_epoch + 1, epoch * self.per_epoch + 1):
+            yield self._step(step)
+
+    def _step(self, step: int) -> PooledStep:
+        mechanism = self._mechanism
+        generator = torch_stream(self._seed, "pooled batches", step)
+        total = [torch.zeros_like(p).contiguous() for p in self._parameters]
+        norms, loss, num_examples = [], 0.0, 0
+        for user in self._cohort.draw(step):
+            indices = np.arange(self._offsets[user], self._offsets[user + 1])
+            summed, gradients = self._gradient(*self._batches.read(indices, generator))
+            norm = l2_norm(gradients)
+            if not math.isfinite(norm):
+                raise EngineError(
+                    f"step {step}, user {self._cohort.users.ids[user]!r}: expected a finite "
+                    "gradient, found NaN or infinity; lower the learning rate, or check the data"
+                )
+            scale = min(1.0, mechanism.clipping_norm / norm) if norm else 1.0
+            torch._foreach_add_(total, gradients, alpha=scale)
+            norms.append(norm)
+            loss, num_examples = loss + float(summed), num_examples + len(indices)
+        figures = mechanism.release({str(i): t for i, t in enumerate(total)}, norms, step)
+        torch._foreach_div_(total, mechanism.denominator)
+        return PooledStep(total, loss, num_examples, figures)
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """Of the pooled training."""
+
+    optimizer: Literal["adam", "sgd"]
+    learning_rate: float
+    momentum: float
+    weight_decay: float
+
+    def make(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        """Return the optimizer of some parameters."""
+        rate, decay = self.learning_rate, self.weight_decay
+        if self.optimizer == "adam":
+            return torch.optim.Adam(parameters, lr=rate, weight_decay=decay)
+        return torch.optim.SGD(parameters, rate, momentum=self.momentum, weight_decay=decay)
+
+
+class PooledTrainer:
+    """Trains one model on the train split, whoever its images belong to.
+
+    Args:
+        model: The model.
+        steps: Where the gradients come from; they are the same model's.
+        settings: The optimizer.
+        seed: The run's seed.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        steps: PooledSteps,
+        settings: OptimizerSettings,
+        *,
+        seed: int,
+    ) -> None:
+        self._model, self._seed = model, seed
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._optimizer = settings.make(self._parameters)
+        self._steps = steps
+        self._arrays = exchanged_tensors(model)
+
+    @one_thread()
+    def train_epoch(self, epoch: int) -> dict[str, float]:
+        """Pass once over the pooled images; return the mean loss and the last step's figures."""
+        loss, num_examples, figures = 0.0, 0, {}
+        self._model.train()
+        with global_torch_stream(self._seed, "pooled model", epoch):
+            for step in self._steps.of_epoch(epoch):
+                for parameter, gradient in zip(self._parameters, step.gradients, strict=True):
+                    parameter.grad = gradient
+                self._optimizer.step()
+                loss, num_examples = loss + step.loss, num_examples + step.num_examples
+                figures = step.figures
+        return {"train_loss": loss / num_examples, **figures} if num_examples else figures
+
+    def arrays(self) -> Arrays:
+        """Return a copy of the model's arrays."""
+        return {name: tensor.detach().clone() for name, tensor in self._arrays.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimizer's state."""
+        return self._optimizer.state_dict()
+
+    @torch.no_grad()
+    def load(self, arrays: Arrays, state: dict[str, Any]) -> None:
+        """Go on from arrays and an optimizer's state, which is empty at the start."""
+        torch._foreach_copy_(list(self._arrays.values()), [arrays[name] for name in self._arrays])
+        if state:
+            self._optimizer.load_state_dict(state)
