@@ -17,7 +17,7 @@ from fedsim.data.sources import open_dataset
 from fedsim.data.transforms import Transform
 from fedsim.engines.client_app import client_app
 from fedsim.engines.in_process import InProcessGrid
-from fedsim.errors import ConfigError
+from fedsim.errors import ConfigError, DataError
 from fedsim.foreign import ForeignStrategy
 from fedsim.models.frozen_batch_norm import register_per_sample_gradients
 from fedsim.models.initialize import build_seeded, exchanged_tensors, running_statistics
@@ -62,6 +62,11 @@ def build_dataset(config: RunConfig) -> FederatedDataset:
 
 @functools.lru_cache(maxsize=2)
 def _open_data(data: DataConfig) -> FederatedDataset:
+    if data.source == "synthetic":
+        raise DataError(
+            "data.source: expected data with images, found synthetic, which fedsim plan takes and "
+            "no run can train on; name a file, a folder or openclipart"
+        )
     given: dict[str, Any] = {
         "labels": data.labels,
         "image_size": data.image_size,

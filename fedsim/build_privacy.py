@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fedsim.cohort import Sampling
+from fedsim.cohort import Sampling, check_cohort_size
 from fedsim.config import (
     CentralPrivacyConfig,
     NoiseConfig,
@@ -15,7 +15,7 @@ from fedsim.config import (
     RunConfig,
 )
 from fedsim.data.dataset import UserTable
-from fedsim.errors import ConfigError, FedsimError, PrivacyError, raise_together
+from fedsim.errors import ConfigError, FedsimError, PrivacyError, noted, raise_together
 from fedsim.privacy.accounting import GaussianRounds, calibrate_noise_multiplier, epsilon
 from fedsim.privacy.central import AdaptiveClipping, CentralGaussian
 from fedsim.privacy.ledger import ExampleLedger
@@ -105,14 +105,8 @@ def central_faults(setting: CentralSetting) -> list[FedsimError]:
     """Return every reason, with its remedy, why the settings can't be what they say."""
     config, section, num_users = setting.config, setting.section, setting.num_users
     faults: list[FedsimError] = []
-    if setting.cohort_size > num_users:
-        faults.append(
-            ConfigError(
-                f"{setting.cohort_section}.cohort_size: expected 1 to {num_users} (the "
-                f"users of the train split), found {setting.cohort_size}; lower it or use data "
-                "with more users"
-            )
-        )
+    with noted(faults):
+        check_cohort_size(setting.cohort_size, num_users, setting.cohort_section)
     noise_cohort, population = setting.noise_cohort_size, setting.predicted_population
     if not setting.cohort_size <= noise_cohort <= population:
         whose = " of the deployment" if config.deployment else ""

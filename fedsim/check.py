@@ -1,8 +1,10 @@
 """Checks settings against the data before any work: everything is built once, every fault told."""
 
+import numpy as np
+
 from fedsim import build, build_privacy
 from fedsim.build_pooled import Method, build_pooled
-from fedsim.cohort import CohortSampler
+from fedsim.cohort import CohortSampler, check_cohort_size
 from fedsim.config import RunConfig
 from fedsim.data.dataset import FederatedDataset, UserTable
 from fedsim.errors import DataError, FedsimError, noted
@@ -42,22 +44,28 @@ def faults_of(
         else:
             build_pooled(config, baseline, model, dataset)
     if baseline is None:
-        faults += _federated_faults(config, dataset.users("train"))
+        users = dataset.users("train")
+        faults += settings_faults(config, len(users))
+        if not faults:
+            with noted(faults):
+                build_privacy.federated_privacy(config, users)
     return faults
 
 
-def _federated_faults(config: RunConfig, users: UserTable) -> list[FedsimError]:
-    setting = build_privacy.federated_setting(config, len(users))
-    faults = build_privacy.central_faults(setting) if setting else []
-    with noted(faults):
-        build.build_cohort(config, users)
+def settings_faults(config: RunConfig, num_users: int) -> list[FedsimError]:
+    """Return what is wrong between cohorts, privacy and strategy, for a population of a size."""
+    setting = build_privacy.federated_setting(config, num_users)
+    faults: list[FedsimError] = []
     mechanism = None
-    if setting is not None:  # one without noise will do to ask the strategy
+    if setting is not None:
+        faults += build_privacy.central_faults(setting)
+        # One without noise will do to ask the strategy.
         mechanism = CentralGaussian(setting.config.clipping_norm, 0.0, 1, 1, config.seed)
-    with noted(faults):
-        anybody = CohortSampler(users, 1, "fixed_size", config.seed)
-        build.build_strategy(config, anybody, mechanism)
-    if not faults:
+    else:
         with noted(faults):
-            build_privacy.federated_privacy(config, users)
+            check_cohort_size(config.federated.cohort_size, num_users)
+    anybody = UserTable(("anybody",), np.ones(1, dtype=np.int64))
+    with noted(faults):
+        sampler = CohortSampler(anybody, 1, "fixed_size", config.seed)
+        build.build_strategy(config, sampler, mechanism)
     return faults

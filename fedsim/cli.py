@@ -81,6 +81,41 @@ def run(
     wide.print(f"Records: {out / next(iter(runs.values())).name}", markup=False, highlight=False)
 
 
+@app.command()
+def plan(
+    file: Annotated[Path, typer.Argument(help="A YAML file.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="dotted.key=value, wins over the file.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: one entry a run.")] = False,
+) -> None:
+    """Tell what the runs of FILE will spend and how large they are, without training.
+
+    Example: fedsim plan experiments/quickstart.yaml federated.num_rounds=500
+    """
+    import json
+
+    from rich.console import Console
+
+    from fedsim.config_file import load_runs
+
+    runs = load_runs(file, overrides or [])
+
+    from fedsim.display import plan_table
+    from fedsim.plan import plan_runs
+
+    with Console(stderr=True).status("") as status:
+        entries = plan_runs(runs, lambda run_id: status.update(f"calibrating {run_id}"))
+    if as_json:
+        print(json.dumps(entries, indent=1))
+        return
+    console = Console()
+    wide = console if console.is_terminal else Console(width=160)
+    wide.print(plan_table(entries))
+    for text in dict.fromkeys(text for entry in entries for text in entry["assumptions"]):
+        wide.print(f"- {text}", markup=False, highlight=False)
+
+
 @data_app.command()
 def convert(
     source: Annotated[Path, typer.Argument(help="A folder in FLAIR's layout.")],

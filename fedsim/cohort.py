@@ -35,11 +35,7 @@ class CohortSampler:
     seed: int
 
     def __post_init__(self) -> None:
-        if not 1 <= self.cohort_size <= len(self.users):
-            raise ConfigError(
-                f"federated.cohort_size: expected 1 to {len(self.users)} (the users of the train "
-                f"split), found {self.cohort_size}; lower it or use data with more users"
-            )
+        check_cohort_size(self.cohort_size, len(self.users))
 
     @property
     def sampling_rate(self) -> float:
@@ -61,6 +57,21 @@ class CohortSampler:
         # Ids are sorted in the table, so a stable sort breaks ties by id.
         by_size = np.argsort(-self.users.num_images[drawn], kind="stable")
         return drawn[by_size].astype(np.int64)
+
+
+def check_cohort_size(cohort_size: int, num_users: int, section: str = "federated") -> None:
+    """Raise ConfigError for a cohort below one user or above the population.
+
+    Args:
+        cohort_size: C.
+        num_users: N.
+        section: Where the setting stands.
+    """
+    if not 1 <= cohort_size <= num_users:
+        raise ConfigError(
+            f"{section}.cohort_size: expected 1 to {num_users} (the users of the train split), "
+            f"found {cohort_size}; lower it or use data with more users"
+        )
 
 
 def deal(sizes: npt.NDArray[np.int64], num_blocks: int) -> list[list[int]]:

@@ -38,8 +38,9 @@ class DataConfig(Section):
     """Which data, and how an image becomes an input.
 
     Attributes:
-        source: ``openclipart``, a fedsim HDF5 file, a folder in FLAIR's layout, or a
-            ``package.module:Class`` of one's own, which is given those of this section's other
+        source: ``openclipart``, a fedsim HDF5 file, a folder in FLAIR's layout, ``synthetic`` (no
+            images: for ``fedsim plan`` only), or a ``package.module:Class`` of one's own, which is
+            given those of this section's other
             settings that its signature names.
         labels: FLAIR's 17 coarse or 1,628 fine labels (17 and 81 on OpenClipart).
         image_size: Side in pixels of the square to which images are decoded.
@@ -47,6 +48,7 @@ class DataConfig(Section):
         input_size: Side of what the model sees; the default is ``image_size``.
         normalization: Mean and standard deviation per channel.
         max_images_per_user: A train user's images beyond this many are left out.
+        population_size: Train users of the source ``synthetic``, for ``fedsim plan``.
         cache_mb: Decoded images are kept up to this size, per process and split.
     """
 
@@ -57,7 +59,18 @@ class DataConfig(Section):
     input_size: Count | None = None
     normalization: Literal["centered", "imagenet"] = "centered"
     max_images_per_user: Count | None = None
+    population_size: Count | None = None
     cache_mb: Annotated[int, Field(ge=0)] = 512
+
+    @model_validator(mode="after")
+    def _population_is_counted(self) -> "DataConfig":
+        if (self.source == "synthetic") != (self.population_size is not None):
+            raise ValueError(
+                "population_size: expected a number with source synthetic and none with real data "
+                f"(their users are counted), found {self.population_size} with {self.source}; "
+                "give it or leave it out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _crop_within_image(self) -> "DataConfig":

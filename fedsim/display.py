@@ -114,7 +114,7 @@ def comparison_table(summaries: list[dict[str, Any]]) -> Table:
     table.add_column("run", no_wrap=True)
     for name in ("macro AP", "95 %", "micro AP", "95 %", "best round"):
         table.add_column(name, justify="right", no_wrap=True)
-    for name in ("epsilon as run", "epsilon at noise cohort", "largest user epsilon"):
+    for name in ("epsilon as run", "epsilon at noise cohort", "largest example-level epsilon"):
         table.add_column(name, justify="right")
     table.add_column("time", justify="right", no_wrap=True)
     for constant in _distinct([s["constant_predictor"]["test"] for s in summaries]):
@@ -210,3 +210,33 @@ def _epsilons(summary: dict[str, Any]) -> list[str]:
 
 def _distinct(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [item for index, item in enumerate(items) if item not in items[:index]]
+
+
+def plan_table(entries: list[dict[str, Any]]) -> Table:
+    """Make the table of what runs will spend."""
+    table = Table(title="what these runs will spend", title_justify="left")
+    table.add_column("run", overflow="fold")
+    columns = {
+        "users": "population_size", "cohort": "cohort_size", "rounds": "num_rounds",
+        "noise cohort": "noise_cohort_size", "delta": "delta",
+        "noise multiplier": "noise_multiplier", "noise std on the mean": "noise_stddev_mean",
+        "epsilon as run": "epsilon_as_run", "epsilon at noise cohort": "epsilon_at_noise_cohort",
+    }  # fmt: skip
+    for name in (*columns, "largest example-level epsilon", "update"):
+        table.add_column(name, justify="right")
+    for entry in entries:
+        example = (entry.get("example_level") or {}).get("epsilon_max")
+        size = entry.get("update_mb")
+        table.add_row(
+            entry["run_id"],
+            *(_figure(entry.get(key)) for key in columns.values()),
+            _figure(example),
+            f"{size:.3g} MB" if size is not None else "",
+        )
+    return table
+
+
+def _figure(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "" if value is None else f"{value:,}"

@@ -23,7 +23,7 @@ LAYERS = [
     {"build"},
     {"build_pooled"},
     {"check"},
-    {"experiment", "display"},  # 5
+    {"experiment", "plan", "display"},  # 5
     {"cli"},  # 6
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}

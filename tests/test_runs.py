@@ -111,7 +111,8 @@ def test_bits_do_not_depend_on_workers(yaml: Path, undisturbed: Path, tmp_path: 
 
 
 PRIVATE = (
-    "privacy.central={clipping_norm: 0.1, epsilon: 3, noise_cohort_size: 50}",
+    "privacy.central={clipping_norm: 0.1, adaptive_quantile: 0.5, epsilon: 3, "
+    "noise_cohort_size: 50}",
     "privacy.example_level={max_grad_norm: 1, noise_multiplier: 0.5}",
 )
 
@@ -201,6 +202,58 @@ def test_a_finished_run_resumes_to_nothing(yaml: Path, undisturbed: Path) -> Non
     assert done.returncode == 0, done.stderr
     assert "was finished before" in done.stdout
     assert {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*")} == before
+
+
+def test_a_run_goes_on_beyond_what_it_was_started_for(
+    yaml: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "drawings" / "seed0"
+    for arguments in (["federated.num_rounds=2"], ["--resume"]):
+        done = fedsim("run", yaml, *arguments, "--out", tmp_path)
+        assert done.returncode == 0, done.stderr
+    assert lines(folder) == lines(undisturbed)
+    assert same(checkpoint(folder)["arrays"], checkpoint(undisturbed)["arrays"])
+    done = fedsim("run", yaml, "federated.num_rounds=3", "--out", tmp_path, "--resume")
+    assert done.returncode == 6
+    assert "expected a run of at most 3 rounds, found one with 4 rounds done" in done.stderr
+
+
+def test_a_spent_budget_stops_a_run_with_its_checkpoint(yaml: Path, tmp_path: Path) -> None:
+    """The noise stays what the first rounds had; the budget ends the rounds."""
+    private = ["privacy.central={clipping_norm: 0.1, epsilon: 3}", "--out", tmp_path]
+    folder = tmp_path / "drawings" / "seed0"
+    done = fedsim("run", yaml, "federated.num_rounds=2", *private)
+    assert done.returncode == 0, done.stderr
+    before = checkpoint(folder)
+    done = fedsim("run", yaml, *private, "--resume")
+    assert done.returncode == 4
+    assert "expected a budget for 4 rounds, found it spent after round 2" in done.stderr
+    assert same(checkpoint(folder)["arrays"], before["arrays"])
+    card = json.loads((folder / "privacy.json").read_text())["central"]
+    assert 2.99 < card["epsilon_at_noise_cohort"] <= 3.0
+    # A larger budget buys more rounds at the same noise.
+    private[0] = private[0].replace("3}", "4}")
+    done = fedsim("run", yaml, *private, "--resume")
+    assert done.returncode == 0, done.stderr
+    later = json.loads((folder / "privacy.json").read_text())["central"]
+    assert later["noise_multiplier"] == card["noise_multiplier"]
+    assert 3.0 < later["epsilon_at_noise_cohort"] <= 4.0
+
+
+def test_baselines_under_dp_stand_in_the_same_table(yaml: Path, tmp_path: Path) -> None:
+    pooled = (
+        "centralized={epochs: 1, example_level: {epochs: 1, max_grad_norm: 1, epsilon: 8}, "
+        "user_level: {epochs: 1, clipping_norm: 1, epsilon: 4}}"
+    )
+    done = fedsim("run", yaml, pooled, "federated.num_rounds=1", "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    for name in ("centralized-seed0", "centralized_example_level-seed0"):
+        assert f"│ {name}" in done.stdout
+    card = json.loads(
+        (tmp_path / "drawings" / "centralized_user_level-seed0" / "privacy.json").read_text()
+    )
+    assert 3.99 < card["central"]["epsilon_as_run"] <= 4.0
+    assert card["central"]["num_releases"] == 15  # 285 users, 20 a step
 
 
 def test_other_settings_are_not_resumed(yaml: Path, undisturbed: Path) -> None:

@@ -35,6 +35,22 @@ class CentralSpending:
     budget: float | None
     deployment_assumed: bool
 
+    def unmet_assumptions(self) -> list[str]:
+        """Return what epsilon_at_noise_cohort supposes and this run does not have."""
+        predicted, as_run = self.at_noise_cohort, self.as_run
+        if self.deployment_assumed:
+            return [
+                f"epsilon_at_noise_cohort supposes a deployment with {predicted.population_size} "
+                f"users and cohorts of {predicted.cohort_size:g}; this run has "
+                f"{as_run.population_size} and {as_run.cohort_size:g}"
+            ]
+        if predicted != as_run:
+            return [
+                f"epsilon_at_noise_cohort supposes cohorts of {predicted.cohort_size:g}; this run "
+                f"draws {as_run.cohort_size:g}"
+            ]
+        return []
+
 
 class PrivacySpending:
     """Prints epsilons and keeps what they need.
@@ -132,16 +148,7 @@ class PrivacySpending:
             "the server is trusted: users send their updates in the clear",
             "losses, norms and the figures called diagnostic in the record are not released",
         ]
-        if central.deployment_assumed:
-            assumptions.append(
-                f"epsilon_at_noise_cohort supposes a deployment with {predicted.population_size} "
-                f"users and cohorts of {predicted.cohort_size:g}, which this run does not have"
-            )
-        elif predicted != as_run:
-            assumptions.append(
-                "epsilon_at_noise_cohort is that of a run with cohorts of "
-                f"{predicted.cohort_size:g}; this run drew {as_run.cohort_size:g}"
-            )
+        assumptions += central.unmet_assumptions()
         releases = num_rounds * self._releases
         adaptive = mechanism.adaptive
         return {

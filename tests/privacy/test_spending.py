@@ -119,3 +119,47 @@ def test_without_noise_the_card_says_so() -> None:
     assert spending.spent(3) == {}
     assert "no privacy guarantee" in spending.card(3, 3)["note"]
     assert spending.state_dict() == {}
+
+
+def test_a_budget_guards_a_given_noise() -> None:
+    central = {"clipping_norm": 1.0, "noise_multiplier": 1.0}
+    rounds = GaussianRounds(1.0, 50, 20, 285)
+    spent = epsilon(rounds, 285**-1.1)
+    enough = config({**central, "epsilon": spent * 1.001}, num_rounds=50, cohort_size=20)
+    mechanism, _ = build_privacy(enough, users(285))
+    assert mechanism is not None
+    assert mechanism.noise_multiplier == 1.0
+    short = config({**central, "epsilon": spent * 0.999}, num_rounds=50, cohort_size=20)
+    with pytest.raises(PrivacyError, match=f"expected a budget of {spent:.4g} or more"):
+        build_privacy(short, users(285))
+
+
+def test_the_rounds_that_a_budget_affords() -> None:
+    """A run that was calibrated for 30 rounds and is asked for 90 keeps its noise."""
+    first = config({"clipping_norm": 1.0, "epsilon": 4.0}, num_rounds=30, cohort_size=20)
+    mechanism, spending = build_privacy(first, users(285))
+    assert mechanism is not None
+    assert spending.affordable_rounds(30) == 30
+    longer = config({"clipping_norm": 1.0, "epsilon": 4.0}, num_rounds=90, cohort_size=20)
+    resumed, more = build_privacy(longer, users(285), spending.state_dict())
+    assert resumed is not None
+    assert resumed.noise_multiplier == mechanism.noise_multiplier
+    affordable = more.affordable_rounds(90)
+    assert 29 <= affordable <= 30
+    assert more.spent(affordable)["epsilon_at_noise_cohort"] <= 4.0
+    assert more.spent(affordable + 1)["epsilon_at_noise_cohort"] > 4.0
+
+
+@pytest.mark.parametrize("delta", [1 / 285, 0.1])
+def test_a_delta_of_one_over_n_is_refused(delta: float) -> None:
+    central = {"clipping_norm": 1.0, "noise_multiplier": 1.0, "delta": delta}
+    with pytest.raises(PrivacyError, match=r"expected less than 1/N = 0.00351 for 285 users"):
+        build_privacy(config(central, cohort_size=20), users(285))
+
+
+def test_a_delta_that_is_too_large_for_the_deployment_is_refused() -> None:
+    central = {"clipping_norm": 1.0, "noise_multiplier": 1.0, "delta": 1e-4}
+    build_privacy(config(central, cohort_size=20), users(285))
+    deployed = {**central, "deployment": {"population_size": 100_000, "cohort_size": 1000}}
+    with pytest.raises(PrivacyError, match="for 100000 users"):
+        build_privacy(config(deployed, cohort_size=20), users(285))

@@ -1,0 +1,211 @@
+"""What runs will spend and how large they are, before any of them trains."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fedsim import build
+from fedsim.build_pooled import methods_of
+from fedsim.build_privacy import (
+    CentralSetting,
+    central_spending,
+    federated_setting,
+    pooled_example_spending,
+    pooled_setting,
+    sampling_of,
+)
+from fedsim.check import settings_faults
+from fedsim.config import RunConfig
+from fedsim.data.dataset import UserTable
+from fedsim.errors import FedsimError, noted, raise_together
+from fedsim.models.initialize import exchanged_tensors
+from fedsim.plugins import registered, resolve
+from fedsim.privacy.accounting import GaussianRounds, epsilon
+from fedsim.privacy.ledger import ExampleLedger
+from fedsim.strategy import SumStrategy
+
+Entry = dict[str, Any]
+
+_CENTRAL_KEYS = (
+    "noise_cohort_size", "clipping_norm", "noise_multiplier", "noise_multiplier_as_run",
+    "noise_stddev_sum", "noise_stddev_mean", "delta", "delta_as_run", "accountant",
+    "neighboring", "epsilon_as_run", "epsilon_at_noise_cohort", "budget",
+)  # fmt: skip
+
+
+def plan_runs(
+    runs: dict[str, RunConfig], progress: Callable[[str], None] = lambda run_id: None
+) -> list[Entry]:
+    """Return one entry per run, and one per private centralized baseline of its settings.
+
+    No images are read: a data set tells how many users and images it has, and the source
+    ``synthetic`` is its ``data.population_size``.
+
+    Args:
+        runs: By id.
+        progress: Told which run comes next; calibrating its noise can take seconds.
+
+    Raises:
+        FedsimError: Tells every fault of every run.
+    """
+    runs = {run_id: build.with_defaults(config) for run_id, config in runs.items()}
+    faults: list[FedsimError] = []
+    for config in runs.values():
+        with noted(faults):
+            faults += settings_faults(config, _num_users(config))
+    raise_together(faults)
+    entries = []
+    for run_id, config in runs.items():
+        progress(run_id)
+        entries.append(_federated_entry(run_id, config))
+        entries += [entry for entry in _pooled_entries(config) if entry not in entries]
+    return entries
+
+
+def _train_users(config: RunConfig) -> UserTable | None:
+    """Return the counted users; None if there are no data to count."""
+    if config.data.source == "synthetic":
+        return None
+    return build.build_dataset(config).users("train")
+
+
+def _num_users(config: RunConfig) -> int:
+    users = _train_users(config)
+    return len(users) if users is not None else config.data.population_size or 0
+
+
+def _federated_entry(run_id: str, config: RunConfig) -> Entry:
+    federated, num_users = config.federated, _num_users(config)
+    entry: Entry = {
+        "run_id": run_id,
+        "population_size": num_users,
+        "cohort_size": federated.cohort_size,
+        "sampling_rate": federated.cohort_size / num_users,
+        "sampling": sampling_of(config),
+        "num_rounds": federated.num_rounds,
+        **dict.fromkeys(_CENTRAL_KEYS),
+        "assumptions": _data_assumptions(config),
+    }
+    setting = federated_setting(config, num_users)
+    if setting is not None:
+        _add_central(entry, setting)
+    entry["example_level"] = _example_level(config)
+    return entry | _sizes(config)
+
+
+def _pooled_entries(config: RunConfig) -> list[Entry]:
+    """Return the private baselines; the plain one spends nothing."""
+    entries: list[Entry] = []
+    users, pooled = _train_users(config), config.centralized
+    for method in methods_of(config):
+        entry: Entry = {"run_id": f"centralized_{method}-seed{config.seed}", "sampling": "poisson"}
+        if method == "user_level" and pooled and pooled.user_level:
+            setting = pooled_setting(pooled.user_level, _num_users(config), config.seed)
+            entry |= {
+                "population_size": setting.num_users,
+                "cohort_size": setting.cohort_size,
+                "sampling_rate": setting.cohort_size / setting.num_users,
+                "num_rounds": setting.num_releases,
+                **dict.fromkeys(_CENTRAL_KEYS),
+                "assumptions": _data_assumptions(config),
+            }
+            _add_central(entry, setting)
+            entries.append(entry)
+        elif method == "example_level" and pooled and pooled.example_level and users is not None:
+            num_images = int(users.num_images.sum())
+            spending = pooled_example_spending(pooled.example_level, num_images)
+            card = spending.card(pooled.example_level.epochs, 0)["example_level"]
+            entries.append(
+                entry
+                | {"population_size": num_images, "num_rounds": card["num_releases"]}
+                | {**dict.fromkeys(_CENTRAL_KEYS), "assumptions": [], "example_level": card}
+            )
+    return entries
+
+
+def _add_central(entry: Entry, setting: CentralSetting) -> None:
+    """Add what central DP releases and spends over all rounds."""
+    spending = central_spending(setting)
+    mechanism, accountant = spending.mechanism, spending.accountant
+
+    def spent(rounds: GaussianRounds, delta: float) -> float | None:
+        value = epsilon(rounds, delta, accountant)
+        return value if math.isfinite(value) else None
+
+    entry |= {
+        "noise_cohort_size": mechanism.noise_cohort_size,
+        "clipping_norm": mechanism.clipping_norm,
+        "noise_multiplier": mechanism.noise_multiplier,
+        "noise_multiplier_as_run": mechanism.noise_multiplier_as_run,
+        "noise_stddev_sum": mechanism.noise_stddev_sum,
+        "noise_stddev_mean": mechanism.noise_stddev_mean,
+        "delta": spending.delta_at_noise_cohort,
+        "delta_as_run": spending.delta_as_run,
+        "accountant": accountant,
+        "neighboring": spending.as_run.relation,
+        "epsilon_as_run": spent(spending.as_run, spending.delta_as_run),
+        "epsilon_at_noise_cohort": spent(spending.at_noise_cohort, spending.delta_at_noise_cohort),
+        "budget": spending.budget,
+    }
+    entry["assumptions"] += spending.unmet_assumptions()
+    if mechanism.noise_multiplier == 0:
+        entry["assumptions"].append("no noise is added: epsilon is infinite, written as null")
+    elif mechanism.adaptive is not None:
+        entry["assumptions"].append("noise_stddev is the first round's: the clipping norm adapts")
+
+
+def _data_assumptions(config: RunConfig) -> list[str]:
+    if config.data.source != "synthetic":
+        return []
+    return ["population_size is taken from data.population_size, not counted"]
+
+
+def _example_level(config: RunConfig) -> Entry | None:
+    """Return what users will spend who are drawn as often as is to be expected."""
+    private, users = config.privacy.example_level, _train_users(config)
+    if private is None:
+        return None
+    federated = config.federated
+    if users is None:
+        return {"epsilon_max": None, "epsilon_max_reason": "it depends on the users' images"}
+    ledger = ExampleLedger(
+        users.num_images,
+        batch_size=federated.local.batch_size,
+        local_epochs=federated.local.epochs,
+        **private.model_dump(),
+    )
+    times = math.ceil(federated.num_rounds * federated.cohort_size / len(users))
+    everybody = np.arange(len(users)).tolist()
+    for _ in range(times):
+        ledger.observe(everybody)
+    return {
+        "participations": times,
+        "epsilon_max": ledger.largest_epsilon(),
+        "delta": private.delta,
+        "noise_multiplier": private.noise_multiplier,
+        "max_grad_norm": private.max_grad_norm,
+        "accountant": private.accountant,
+    }
+
+
+def _sizes(config: RunConfig) -> Entry:
+    """Return the size of what travels, and what the server holds at a time."""
+    num_labels = _num_labels(config)
+    arrays = exchanged_tensors(build.build_model(config, num_labels))
+    size = sum(tensor.numel() * tensor.element_size() for tensor in arrays.values())
+    factory = resolve(config.strategy.name, registered("fedsim.strategies"), "strategy.name")
+    folds = isinstance(factory, type) and issubclass(factory, SumStrategy)
+    return {
+        "num_parameters": sum(tensor.numel() for tensor in arrays.values()),
+        "update_mb": size / 1e6,
+        # A foreign strategy keeps every reply of a round; ours are folded as they come.
+        "replies_held_mb": size / 1e6 * (1 if folds else config.federated.cohort_size),
+    }
+
+
+def _num_labels(config: RunConfig) -> int:
+    if config.data.source == "synthetic":
+        return {"coarse": 17, "fine": 1628}[config.data.labels]
+    return len(build.build_dataset(config).label_names)
