@@ -24,7 +24,7 @@ from fedsim.models.initialize import build_seeded, exchanged_tensors, running_st
 from fedsim.plugins import call, defaults, registered, resolve
 from fedsim.privacy.central import CentralGaussian
 from fedsim.privacy.per_sample import PrivateGradient
-from fedsim.strategy import SumStrategy
+from fedsim.strategy import SumStrategy, check_bounded
 from fedsim.streams import global_torch_stream
 from fedsim.training.local import LocalSettings
 from fedsim.training.trainer import Trainer
@@ -163,6 +163,8 @@ def build_strategy(
     with global_torch_stream(config.seed, "strategy"):
         strategy = call(factory, config.strategy.parameters, "strategy")
     if isinstance(strategy, SumStrategy):
+        if mechanism is not None:  # here too: a strategy's own compose() may not ask
+            check_bounded(strategy)
         strategy.compose(cohort, mechanism)
         return strategy
     if not isinstance(strategy, Strategy):

@@ -3,12 +3,15 @@
 import sys
 import traceback
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedsim import __version__
 from fedsim.errors import DataError, FedsimError
+
+if TYPE_CHECKING:
+    from fedsim.audit.findings import Finding
 
 app = typer.Typer(
     help="Federated learning on images that belong to users.",
@@ -18,6 +21,8 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Convert data sets.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+audit_app = typer.Typer(help="Check a mechanism or a strategy by experiment.", no_args_is_help=True)
+app.add_typer(audit_app, name="audit")
 
 
 def main() -> None:
@@ -153,6 +158,78 @@ def convert(
             f"{summary.repeated_labels:,} repeated labels counted once, "
             f"{summary.unused_files:,} files that no row names were left out"
         )
+
+
+@audit_app.command()
+def mechanism(
+    file: Annotated[Path, typer.Argument(help="A YAML file.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="dotted.key=value, wins over the file.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: findings by run.")] = False,
+) -> None:
+    """Measure what FILE's runs under central DP claim: noise, clipping, cohorts, epsilon.
+
+    Nothing is trained. Exits with 4 if a check fails.
+
+    Example: fedsim audit mechanism experiments/quickstart.yaml
+    """
+    from rich.console import Console
+
+    from fedsim.config_file import load_runs
+
+    runs = load_runs(file, overrides or [])
+
+    from fedsim.audit.build import audit_runs, require_passed
+
+    with Console(stderr=True).status("") as status:
+        audited = audit_runs(runs, lambda run_id: status.update(f"auditing {run_id}"))
+    _show_findings(audited, as_json)
+    require_passed([finding for findings in audited.values() for finding in findings])
+
+
+@audit_app.command()
+def strategy(
+    name: Annotated[str, typer.Argument(help="A name, package.module:Class or ./file.py:Class.")],
+    parameters: Annotated[
+        list[str] | None, typer.Argument(help="parameter=value of the strategy.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: its findings.")] = False,
+) -> None:
+    """Try a strategy on made-up replies, and under central DP where it takes it.
+
+    Exits with 4 if a check fails.
+
+    Example: fedsim audit strategy fedavg weighting=uniform
+    """
+    from fedsim.audit.build import audit_strategy, parameters_of, require_passed
+
+    findings = audit_strategy(name, parameters_of(parameters or []))
+    _show_findings({name: findings}, as_json)
+    require_passed(findings)
+
+
+def _show_findings(audited: "dict[str, list[Finding]]", as_json: bool) -> None:
+    """Print a table for each run or strategy, or JSON: lists of findings under their names."""
+    import json
+    from dataclasses import asdict
+
+    from rich.console import Console
+
+    from fedsim.audit.table import findings_table
+
+    if as_json:
+        entries = {name: [asdict(row) for row in rows] for name, rows in audited.items()}
+        print(json.dumps(entries, indent=1))
+        return
+    console = Console()
+    wide = console if console.is_terminal else Console(width=160)
+    for name, findings in audited.items():
+        if findings:
+            wide.print(findings_table(name, findings))
+        else:
+            text = f"{name}: no privacy.central, so there is nothing to audit"
+            wide.print(text, markup=False, highlight=False)
 
 
 if __name__ == "__main__":

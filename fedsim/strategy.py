@@ -103,23 +103,8 @@ class SumStrategy(LoopScoredStrategy):
 
     def compose(self, cohort: CohortSampler, mechanism: SumMechanism | None = None) -> None:
         """Set the sampler and the mechanism. Called once, before the first round."""
-        if mechanism is not None and self.weighting != "uniform":
-            raise ConfigError(
-                f"strategy.weighting: expected 'uniform' under privacy.central, found "
-                f"{self.weighting!r}, with which one user's influence would not be bounded by the "
-                "clipping norm; set strategy.weighting: uniform"
-            )
-        own = [
-            name
-            for name in ("configure_train", "aggregate_train", "compose")
-            if getattr(type(self), name) is not getattr(SumStrategy, name)
-        ]
-        if mechanism is not None and own:
-            raise ConfigError(
-                f"privacy.central: expected a strategy that leaves clipping, noise and denominator "
-                f"to SumStrategy, found {type(self).__name__}, which overrides {', '.join(own)}; "
-                "override server_step only, or drop privacy.central"
-            )
+        if mechanism is not None:
+            check_bounded(self)
         self._cohort, self._mechanism = cohort, mechanism
 
     @abstractmethod
@@ -206,6 +191,28 @@ class SumStrategy(LoopScoredStrategy):
         if self._mechanism is None:
             return FoldRule(self.weighting)
         return FoldRule(self.weighting, self._mechanism.clipping_norm)
+
+
+def check_bounded(strategy: SumStrategy) -> None:
+    """Raise ConfigError for a strategy under which a user's influence would not be bounded."""
+    if strategy.weighting != "uniform":
+        raise ConfigError(
+            f"strategy.weighting: expected 'uniform' under privacy.central, found "
+            f"{strategy.weighting!r}, with which one user's influence would not be bounded by the "
+            "clipping norm; set strategy.weighting: uniform"
+        )
+    kind = type(strategy)
+    own = [
+        name
+        for name in ("configure_train", "aggregate_train", "compose")
+        if getattr(kind, name) is not getattr(SumStrategy, name)
+    ]
+    if own:
+        raise ConfigError(
+            f"privacy.central: expected a strategy that leaves clipping, noise and denominator "
+            f"to SumStrategy, found {kind.__name__}, which overrides {', '.join(own)}; "
+            "override server_step only, or drop privacy.central"
+        )
 
 
 def node_id(user_index: int) -> int:

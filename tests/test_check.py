@@ -52,6 +52,23 @@ def test_the_bad_settings_of_central_dp_are_told_together(tmp_path: Path) -> Non
     assert all(";" in fault for fault in faults), "each has its remedy"
 
 
+def test_a_strategy_s_own_compose_does_not_get_past_the_check(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("""
+from fedsim_strategies.fedavg import FedAvg
+
+class Mine(FedAvg):
+    def compose(self, cohort, mechanism=None):
+        self._cohort, self._mechanism = cohort, mechanism
+""")
+    central = {"clipping_norm": 1, "noise_multiplier": 1}
+    run = config(
+        strategy={"name": f"{tmp_path}/mine.py:Mine", "weighting": "uniform"},
+        privacy={"central": central},
+    )
+    (fault,) = settings_faults(run, 285)
+    assert "found Mine, which overrides compose" in str(fault)
+
+
 def test_a_noise_cohort_over_the_population() -> None:
     run = config(
         federated={"cohort_size": 20},

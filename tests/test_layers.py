@@ -23,6 +23,7 @@ LAYERS = [
     {"build"},
     {"build_pooled"},
     {"check"},
+    {"audit"},
     {"experiment", "plan", "display"},  # 5
     {"cli"},  # 6
 ]

@@ -1,0 +1,1 @@
+"""What a mechanism or a strategy claims, measured."""
