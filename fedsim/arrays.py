@@ -78,6 +78,28 @@ def add_difference(
     return norm
 
 
+def add_clipped(
+    total: list[torch.Tensor], update: list[torch.Tensor], bound: float, weight: float = 1.0
+) -> float:
+    """Add ``weight * update * min(1, bound / norm)`` to ``total`` in place; return the norm.
+
+    Args:
+        total: Of the update's shapes.
+        update: Its L2 norm is that of all tensors together.
+        bound: Above 0.
+        weight: Of the clipped update.
+
+    Examples:
+        >>> total = [torch.zeros(2)]
+        >>> add_clipped(total, [torch.tensor([3.0, 4.0])], bound=1.0), total
+        (5.0, [tensor([0.6000, 0.8000])])
+    """
+    norm = l2_norm(update)
+    scale = min(1.0, bound / norm) if norm else 1.0
+    torch._foreach_add_(total, update, alpha=weight * scale)
+    return norm
+
+
 def _run_norms(flats: list[torch.Tensor]) -> list[torch.Tensor]:
     """Return the norms of runs of 256 elements at most, in tensors of any length."""
     norms: list[torch.Tensor] = []

@@ -28,6 +28,7 @@ from fedsim.training.pooled import (
 
 Method = Literal["plain", "example_level", "user_level"]
 Spending = PrivacySpending | PooledExampleSpending
+CENTRALIZED = "centralized"
 
 
 def methods_of(config: RunConfig) -> list[Method]:
@@ -36,6 +37,12 @@ def methods_of(config: RunConfig) -> list[Method]:
         return []
     private: list[Method] = ["example_level", "user_level"]
     return ["plain", *(m for m in private if getattr(config.centralized, m) is not None)]
+
+
+def baseline_id(method: Method, seed: int) -> str:
+    """Return what a baseline's run is called."""
+    name = CENTRALIZED if method == "plain" else f"{CENTRALIZED}_{method}"
+    return f"{name}-seed{seed}"
 
 
 def settings_of(config: RunConfig, method: Method) -> PooledConfig:

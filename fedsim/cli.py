@@ -11,6 +11,8 @@ from fedsim import __version__
 from fedsim.errors import DataError, FedsimError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from fedsim.audit.findings import Finding
 
 app = typer.Typer(
@@ -21,6 +23,11 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Convert data sets.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+File = Annotated[Path, typer.Argument(help="A YAML file.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="dotted.key=value, wins over the file.")
+]
+
 audit_app = typer.Typer(help="Check a mechanism or a strategy by experiment.", no_args_is_help=True)
 app.add_typer(audit_app, name="audit")
 
@@ -49,10 +56,8 @@ def _version(
 
 @app.command()
 def run(
-    file: Annotated[Path, typer.Argument(help="A YAML file.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(help="dotted.key=value, wins over the file.")
-    ] = None,
+    file: File,
+    overrides: Overrides = None,
     out: Annotated[Path, typer.Option(help="Folder of all runs.")] = Path("runs"),
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from checkpoints; skip finished runs.")
@@ -69,7 +74,8 @@ def run(
     runs = load_runs(file, overrides or [])
 
     from fedsim.display import ConsoleReporter, class_tables, comparison_table
-    from fedsim.experiment import jobs_of, run_jobs
+    from fedsim.experiment import run_jobs
+    from fedsim.jobs import jobs_of
 
     console = Console()
     try:
@@ -78,7 +84,7 @@ def run(
     except KeyboardInterrupt:  # here, since typer would end without a word
         print("fedsim: stopped; go on from the last checkpoint with --resume", file=sys.stderr)
         raise typer.Exit(130) from None
-    wide = console if console.is_terminal else Console(width=160)
+    wide = _for_tables(console)
     wide.print()
     for table in class_tables(summaries):
         wide.print(table)
@@ -88,10 +94,8 @@ def run(
 
 @app.command()
 def plan(
-    file: Annotated[Path, typer.Argument(help="A YAML file.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(help="dotted.key=value, wins over the file.")
-    ] = None,
+    file: File,
+    overrides: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: one entry a run.")] = False,
 ) -> None:
     """Tell what the runs of FILE will spend and how large they are, without training.
@@ -114,8 +118,7 @@ def plan(
     if as_json:
         print(json.dumps(entries, indent=1))
         return
-    console = Console()
-    wide = console if console.is_terminal else Console(width=160)
+    wide = _for_tables(Console())
     wide.print(plan_table(entries))
     for text in dict.fromkeys(text for entry in entries for text in entry["assumptions"]):
         wide.print(f"- {text}", markup=False, highlight=False)
@@ -162,10 +165,8 @@ def convert(
 
 @audit_app.command()
 def mechanism(
-    file: Annotated[Path, typer.Argument(help="A YAML file.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(help="dotted.key=value, wins over the file.")
-    ] = None,
+    file: File,
+    overrides: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: findings by run.")] = False,
 ) -> None:
     """Measure what FILE's runs under central DP claim: noise, clipping, cohorts, epsilon.
@@ -209,6 +210,13 @@ def strategy(
     require_passed(findings)
 
 
+def _for_tables(console: "Console") -> "Console":
+    """Return the terminal, or a console whose width does not depend on where the output goes."""
+    from rich.console import Console
+
+    return console if console.is_terminal else Console(width=160)
+
+
 def _show_findings(audited: "dict[str, list[Finding]]", as_json: bool) -> None:
     """Print a table for each run or strategy, or JSON: lists of findings under their names."""
     import json
@@ -222,8 +230,7 @@ def _show_findings(audited: "dict[str, list[Finding]]", as_json: bool) -> None:
         entries = {name: [asdict(row) for row in rows] for name, rows in audited.items()}
         print(json.dumps(entries, indent=1))
         return
-    console = Console()
-    wide = console if console.is_terminal else Console(width=160)
+    wide = _for_tables(Console())
     for name, findings in audited.items():
         if findings:
             wide.print(findings_table(name, findings))

@@ -40,8 +40,7 @@ class DataConfig(Section):
     Attributes:
         source: ``openclipart``, a fedsim HDF5 file, a folder in FLAIR's layout, ``synthetic`` (no
             images: for ``fedsim plan`` only), or a ``package.module:Class`` of one's own, which is
-            given those of this section's other
-            settings that its signature names.
+            given those of this section's other settings that its signature names.
         labels: FLAIR's 17 coarse or 1,628 fine labels (17 and 81 on OpenClipart).
         image_size: Side in pixels of the square to which images are decoded.
         augmentation: What training does to an image beyond that.

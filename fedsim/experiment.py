@@ -16,17 +16,15 @@ from torch import nn
 from fedsim import __version__, build
 from fedsim.arrays import one_thread
 from fedsim.bookkeeping import Bookkeeper
-from fedsim.build_pooled import Method, Spending, build_pooled, methods_of, settings_of
+from fedsim.build_pooled import CENTRALIZED, Spending, build_pooled
 from fedsim.build_privacy import federated_privacy
 from fedsim.centralized import train_centralized
 from fedsim.check import check_splits, faults_of
-from fedsim.config import RunConfig
 from fedsim.data.dataset import FederatedDataset
 from fedsim.engines.in_process import InProcessGrid
 from fedsim.engines.workers import num_cores
 from fedsim.errors import (
     CheckpointError,
-    ConfigError,
     FedsimError,
     PrivacyError,
     noted,
@@ -35,13 +33,13 @@ from fedsim.errors import (
 from fedsim.evaluation.final import score_constant, score_test
 from fedsim.evaluation.scoring import SplitScorer
 from fedsim.flower_seam import to_record
+from fedsim.jobs import Job
 from fedsim.loop import Federation, train
 from fedsim.models.initialize import exchanged_tensors
 from fedsim.record import RunFolder
 from fedsim.state import RunState, load_checkpoint
 
 _PACKAGES = ("flwr", "torch", "torchvision", "opacus", "dp-accounting", "h5py", "numpy", "pillow")
-CENTRALIZED = "centralized"
 
 
 class Reporter(Protocol):
@@ -58,81 +56,6 @@ class Reporter(Protocol):
     def finished(self, run_id: str, summary: dict[str, Any], skipped: bool) -> None:
         """A run is done, or was already."""
         ...
-
-
-@dataclass(frozen=True)
-class Job:
-    """One run: federated, or the centralized baseline of some settings.
-
-    Attributes:
-        run_id: Names its folder.
-        config: Its settings.
-        baseline: Which of the centralized baselines; None for a federated run.
-    """
-
-    run_id: str
-    config: RunConfig
-    baseline: Method | None = None
-
-    @property
-    def num_rounds(self) -> int:
-        """Rounds or epochs."""
-        if self.baseline is not None:
-            return settings_of(self.config, self.baseline).epochs
-        return self.config.federated.num_rounds
-
-    @property
-    def numbers_depend_on(self) -> dict[str, Any]:
-        """The settings that change the numbers of a round.
-
-        How many rounds there are does not, nor does the budget: a run may go on beyond what it
-        was started for, with the noise that it was started with, until the budget is spent.
-        """
-        if self.baseline is None:
-            settings = self.config.model_dump(exclude={CENTRALIZED, "engine"})
-            settings["federated"].pop("num_rounds")
-            if settings["privacy"]["central"]:
-                settings["privacy"]["central"].pop("epsilon")
-            return settings
-        shared = {"federated", "strategy", "privacy", "case", "engine", CENTRALIZED}
-        pooled = self.pooled_settings
-        if self.baseline != "example_level":  # whose noise is calibrated for its epochs
-            pooled = {k: v for k, v in pooled.items() if k not in ("epochs", "epsilon")}
-        return {**self.config.model_dump(exclude=shared), CENTRALIZED: {self.baseline: pooled}}
-
-    @property
-    def pooled_settings(self) -> dict[str, Any]:
-        """The settings of a baseline alone, without those of its private siblings."""
-        settings = settings_of(self.config, self.baseline or "plain")
-        return settings.model_dump(exclude={"example_level", "user_level"})
-
-
-def jobs_of(runs: dict[str, RunConfig]) -> list[Job]:
-    """Return the runs of a file, and after them the centralized baselines that they share."""
-    jobs = [Job(run_id, config) for run_id, config in runs.items()]
-    baselines: list[Job] = []
-    for config in runs.values():
-        for method in methods_of(config):
-            name = CENTRALIZED if method == "plain" else f"{CENTRALIZED}_{method}"
-            alike = [b for b in baselines if (b.baseline, b.config.seed) == (method, config.seed)]
-            suffix = f"-{len(alike) + 1}" if alike else ""
-            job = Job(f"{name}-seed{config.seed}{suffix}", config, method)
-            if not any(_same_baseline(job, other) for other in alike):
-                baselines.append(job)
-    taken = runs.keys() & {job.run_id for job in baselines}
-    if taken:
-        raise ConfigError(
-            f"cases: expected names other than the baselines', found a run called {min(taken)}; "
-            f"rename the case {runs[min(taken)].case!r}"
-        )
-    return jobs + baselines
-
-
-def _same_baseline(one: Job, other: Job) -> bool:
-    return (one.numbers_depend_on, one.pooled_settings) == (
-        other.numbers_depend_on,
-        other.pooled_settings,
-    )
 
 
 def run_jobs(

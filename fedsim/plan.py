@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedsim import build
-from fedsim.build_pooled import methods_of
+from fedsim.build_pooled import baseline_id, methods_of
 from fedsim.build_privacy import (
     CentralSetting,
     central_spending,
@@ -22,8 +22,8 @@ from fedsim.data.dataset import UserTable
 from fedsim.errors import FedsimError, noted, raise_together
 from fedsim.models.initialize import exchanged_tensors
 from fedsim.plugins import registered, resolve
-from fedsim.privacy.accounting import GaussianRounds, epsilon
 from fedsim.privacy.ledger import ExampleLedger
+from fedsim.privacy.spending import PrivacySpending
 from fedsim.strategy import SumStrategy
 
 Entry = dict[str, Any]
@@ -100,7 +100,7 @@ def _pooled_entries(config: RunConfig) -> list[Entry]:
     entries: list[Entry] = []
     users, pooled = _train_users(config), config.centralized
     for method in methods_of(config):
-        entry: Entry = {"run_id": f"centralized_{method}-seed{config.seed}", "sampling": "poisson"}
+        entry: Entry = {"run_id": baseline_id(method, config.seed), "sampling": "poisson"}
         if method == "user_level" and pooled and pooled.user_level:
             setting = pooled_setting(pooled.user_level, _num_users(config), config.seed)
             entry |= {
@@ -128,27 +128,12 @@ def _pooled_entries(config: RunConfig) -> list[Entry]:
 def _add_central(entry: Entry, setting: CentralSetting) -> None:
     """Add what central DP releases and spends over all rounds."""
     spending = central_spending(setting)
-    mechanism, accountant = spending.mechanism, spending.accountant
-
-    def spent(rounds: GaussianRounds, delta: float) -> float | None:
-        value = epsilon(rounds, delta, accountant)
-        return value if math.isfinite(value) else None
-
-    entry |= {
-        "noise_cohort_size": mechanism.noise_cohort_size,
-        "clipping_norm": mechanism.clipping_norm,
-        "noise_multiplier": mechanism.noise_multiplier,
-        "noise_multiplier_as_run": mechanism.noise_multiplier_as_run,
-        "noise_stddev_sum": mechanism.noise_stddev_sum,
-        "noise_stddev_mean": mechanism.noise_stddev_mean,
-        "delta": spending.delta_at_noise_cohort,
-        "delta_as_run": spending.delta_as_run,
-        "accountant": accountant,
-        "neighboring": spending.as_run.relation,
-        "epsilon_as_run": spent(spending.as_run, spending.delta_as_run),
-        "epsilon_at_noise_cohort": spent(spending.at_noise_cohort, spending.delta_at_noise_cohort),
-        "budget": spending.budget,
-    }
+    mechanism = spending.mechanism
+    card = PrivacySpending(spending, None).card(setting.num_releases, 0)["central"]
+    card["delta"] = card["delta_at_noise_cohort"]
+    for key in _CENTRAL_KEYS:
+        infinite = isinstance(card[key], float) and math.isinf(card[key])
+        entry[key] = None if infinite else card[key]
     entry["assumptions"] += spending.unmet_assumptions()
     if mechanism.noise_multiplier == 0:
         entry["assumptions"].append("no noise is added: epsilon is infinite, written as null")

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
-from fedsim.arrays import Arrays, add_difference, l2_norm, zeros_like
+from fedsim.arrays import Arrays, add_clipped, add_difference, zeros_like
 from fedsim.errors import EngineError
 from fedsim.flower_seam import to_arrays, to_record
 
@@ -87,9 +87,7 @@ class UpdateSum:
             norm = add_difference(total, new, old, weight)
         else:
             torch._foreach_sub_(new, old)
-            norm = l2_norm(new)
-            scale = min(1.0, rule.clipping_norm / norm) if norm else 1.0
-            torch._foreach_add_(total, new, alpha=weight * scale)
+            norm = add_clipped(total, new, rule.clipping_norm, weight)
         if not math.isfinite(norm):
             raise EngineError(
                 f"{where}: expected an update of finite numbers, found NaN or infinity in "

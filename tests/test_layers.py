@@ -24,6 +24,7 @@ LAYERS = [
     {"build_pooled"},
     {"check"},
     {"audit"},
+    {"jobs"},  # 5
     {"experiment", "plan", "display"},  # 5
     {"cli"},  # 6
 ]

@@ -146,13 +146,7 @@ def _private(
     subject = Subject(
         make_strategy=partial(_sum_strategy, config),
         cohort=cohort,
-        make_mechanism=lambda: CentralGaussian(
-            claims.clipping_norm,
-            claims.noise_multiplier,
-            claims.cohort_size,
-            claims.noise_cohort_size,
-            config.seed,
-        ),
+        make_mechanism=partial(claims.mechanism, config.seed),
         arrays=stand_in(config.seed),
         claims=claims,
         seed=config.seed,

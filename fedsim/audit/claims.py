@@ -79,6 +79,20 @@ class Claims:
             as_run, num_rounds, self.cohort_size, self.population_size, self.sampling
         )
 
+    def mechanism(
+        self, seed: int, kind: Callable[..., CentralGaussian] = CentralGaussian
+    ) -> CentralGaussian:
+        """Return a mechanism made from these claims, in the state of the first round."""
+        return kind(
+            self.clipping_norm,
+            self.noise_multiplier,
+            self.cohort_size,
+            self.noise_cohort_size,
+            seed,
+            relation="replace_one" if self.replaces else "add_or_remove_one",
+            adaptive=self.adaptive,
+        )
+
     @classmethod
     def of_run(cls, setting: CentralSetting, spending: CentralSpending) -> "Claims":
         """Return the claims of a run: its settings, and the noise multiplier that came of them."""

@@ -69,7 +69,7 @@ def train_locally(
     optimizer = Sgd(
         settings.learning_rate, settings.momentum, settings.weight_decay, settings.max_grad_norm
     )
-    batches = _poisson_batches if settings.poisson else _shuffled_batches
+    batches = poisson_batches if settings.poisson else shuffled_batches
     # Without augmentation an image's input is the same in every epoch: make it once.
     inputs = (
         None
@@ -77,7 +77,7 @@ def train_locally(
         else laid_out(transform.eval_batch(examples.images), settings.channels_last)
     )
     total_loss, num_seen = torch.zeros(()), 0
-    for batch in batches(len(examples), settings, generator):
+    for batch in batches(len(examples), settings.batch_size, settings.epochs, generator):
         batch_inputs = (
             inputs[batch]
             if inputs is not None
@@ -92,19 +92,25 @@ def train_locally(
     return LocalResult(len(examples), float(total_loss) / num_seen if num_seen else 0.0)
 
 
-def _shuffled_batches(
-    num_examples: int, settings: LocalSettings, generator: torch.Generator
+def shuffled_batches(
+    num_examples: int, batch_size: int, epochs: int, generator: torch.Generator
 ) -> Iterator[torch.Tensor]:
-    for _ in range(settings.epochs):
+    """Yield batches of positions; every example is in one batch of each epoch."""
+    for _ in range(epochs):
         order = torch.randperm(num_examples, generator=generator)
-        yield from torch.split(order, settings.batch_size)
+        yield from torch.split(order, batch_size)
 
 
-def _poisson_batches(
-    num_examples: int, settings: LocalSettings, generator: torch.Generator
+def poisson_batches(
+    num_examples: int, batch_size: int, epochs: int, generator: torch.Generator
 ) -> Iterator[torch.Tensor]:
-    rate = min(1.0, settings.batch_size / num_examples)
-    for _ in range(settings.epochs * math.ceil(num_examples / settings.batch_size)):
+    """Yield batches of positions, as DP-SGD's accounting supposes; one may be empty.
+
+    Every example is in a batch with probability ``min(1, batch_size / n)``, and an epoch is
+    ``ceil(n / batch_size)`` batches.
+    """
+    rate = min(1.0, batch_size / num_examples)
+    for _ in range(epochs * math.ceil(num_examples / batch_size)):
         yield torch.nonzero(torch.rand(num_examples, generator=generator) < rate).flatten()
 
 

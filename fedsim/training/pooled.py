@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from fedsim.arrays import Arrays, l2_norm, one_thread
+from fedsim.arrays import Arrays, add_clipped, one_thread
 from fedsim.cohort import CohortSampler
 from fedsim.data.dataset import FederatedDataset
 from fedsim.data.transforms import Transform
@@ -19,8 +19,8 @@ from fedsim.models.initialize import exchanged_tensors
 from fedsim.privacy.central import CentralGaussian
 from fedsim.privacy.per_sample import PrivateGradient
 from fedsim.streams import global_torch_stream, torch_stream
-from fedsim.training.local import laid_out
-from fedsim.training.step import GradientFn, mean_gradient
+from fedsim.training.local import laid_out, poisson_batches, shuffled_batches
+from fedsim.training.step import mean_gradient
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class ShuffledSteps:
     def of_epoch(self, epoch: int) -> Iterator[PooledStep]:
         """Yield one step per batch."""
         generator = torch_stream(self._seed, "pooled batches", epoch)
-        order = torch.randperm(self._batches.num_examples, generator=generator)
-        for batch in torch.split(order, self._batch_size):
+        population = self._batches.num_examples
+        for batch in shuffled_batches(population, self._batch_size, 1, generator):
             inputs, labels = self._batches.read(batch.numpy(), generator)
             loss, gradients = self._gradient(inputs, labels)
             yield PooledStep(gradients, float(loss), len(batch))
@@ -101,13 +101,10 @@ class ExampleLevelSteps:
     def of_epoch(self, epoch: int) -> Iterator[PooledStep]:
         """Yield ``ceil(n / batch_size)`` steps; a batch may be empty, and is noise then."""
         population = self._batches.num_examples
-        expected = min(self._batch_size, population)
         generator = torch_stream(self._seed, "pooled batches", epoch)
         noise = torch_stream(self._seed, "pooled example-level noise", epoch)
-        gradient: GradientFn = self._private.for_user(noise, expected)
-        for _ in range(math.ceil(population / self._batch_size)):
-            drawn = torch.rand(population, generator=generator) < expected / population
-            batch = torch.nonzero(drawn).flatten()
+        gradient = self._private.for_user(noise, min(self._batch_size, population))
+        for batch in poisson_batches(population, self._batch_size, 1, generator):
             inputs, labels = self._batches.read(batch.numpy(), generator)
             loss, gradients = gradient(inputs, labels)
             yield PooledStep(gradients, float(loss), len(batch))
@@ -148,14 +145,12 @@ class UserLevelSteps:
         for user in self._cohort.draw(step):
             indices = np.arange(self._offsets[user], self._offsets[user + 1])
             summed, gradients = self._gradient(*self._batches.read(indices, generator))
-            norm = l2_norm(gradients)
+            norm = add_clipped(total, gradients, mechanism.clipping_norm)
             if not math.isfinite(norm):
                 raise EngineError(
                     f"step {step}, user {self._cohort.users.ids[user]!r}: expected a finite "
                     "gradient, found NaN or infinity; lower the learning rate, or check the data"
                 )
-            scale = min(1.0, mechanism.clipping_norm / norm) if norm else 1.0
-            torch._foreach_add_(total, gradients, alpha=scale)
             norms.append(norm)
             loss, num_examples = loss + float(summed), num_examples + len(indices)
         figures = mechanism.release({str(i): t for i, t in enumerate(total)}, norms, step)

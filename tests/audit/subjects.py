@@ -36,15 +36,7 @@ def subject(
     return Subject(
         make_strategy=partial(make, strategy),
         cohort=cohort,
-        make_mechanism=lambda: mechanism(
-            claims.clipping_norm,
-            claims.noise_multiplier,
-            claims.cohort_size,
-            claims.noise_cohort_size,
-            seed=1,
-            relation="replace_one" if claims.replaces else "add_or_remove_one",
-            adaptive=claims.adaptive,
-        ),
+        make_mechanism=partial(claims.mechanism, 1, mechanism),
         arrays=stand_in(1),
         claims=claims,
         seed=1,
