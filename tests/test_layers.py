@@ -26,7 +26,8 @@ LAYERS = [
     {"audit"},
     {"jobs"},  # 5
     {"experiment", "plan", "display"},  # 5
-    {"cli"},  # 6
+    {"cli_data"},  # 6
+    {"cli"},
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 MODULES = sorted(ROOT.rglob("*.py"))

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from fedsim.data.decode import decode_image
-from fedsim.data.flair_folder import FlairImages, scan_flair
-from fedsim.data.flair_records import Faults
+from fedsim.data.faults import Faults
+from fedsim.data.flair_folder import scan_flair_folder
 from fedsim.data.hdf5 import open_hdf5
 from fedsim.data.hdf5_writer import complete_or_absent, write_hdf5
-from fedsim.data.index import SPLITS, About, EncodedImages, ImageIndex, Int64s, content_sha256
+from fedsim.data.index import SPLITS, About, ImageIndex, Int64s, StoredImages, content_sha256
 from fedsim.errors import DataError
 
 SUFFIXES = (".h5", ".hdf5")
@@ -75,7 +75,7 @@ def convert(
     """
     source, destination = Path(source).absolute(), Path(destination).absolute()
     _check_destination(destination)
-    scan = scan_flair(source)
+    scan = scan_flair_folder(source)
     images, index = scan.images, scan.images.index
     step = _counter(progress, 3 * len(index))
     sizes, expected = _decode_all(images, scan.faults, step)
@@ -110,7 +110,7 @@ def _check_destination(path: Path) -> None:
 
 
 def _decode_all(
-    images: FlairImages, faults: Faults, step: Callable[[bytes], bytes]
+    images: StoredImages, faults: Faults, step: Callable[[bytes], bytes]
 ) -> tuple[Int64s, str]:
     """Read and decode every image; return their sizes and the collection's hash."""
     sizes, digests = [], []
@@ -127,7 +127,7 @@ def _decode_all(
 
 
 def _check_result(
-    written: EncodedImages, index: ImageIndex, expected: str, step: Callable[[bytes], bytes]
+    written: StoredImages, index: ImageIndex, expected: str, step: Callable[[bytes], bytes]
 ) -> None:
     stream = map(step, written.read(range(len(written.index))))
     found = content_sha256(written.index, (hashlib.sha256(data).digest() for data in stream))

@@ -1,11 +1,11 @@
-"""Encoded image bytes to RGB pixels."""
+"""Stored images, encoded or not, to RGB pixels."""
 
 import io
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
+from fedsim.data.index import Pixels, Stored
 from fedsim.errors import DataError
 
 # What people upload. Pillow would also hand EPS to an interpreter, which data must never reach.
@@ -23,7 +23,7 @@ _UPRIGHT = {
 }
 
 
-def decode_image(data: bytes, size: int | None, *, name: str = "image") -> npt.NDArray[np.uint8]:
+def decode_image(data: Stored, size: int | None, *, name: str = "image") -> Pixels:
     """Decode an image to upright RGB pixels, stretched to a square.
 
     The image is turned as its EXIF orientation says (EXIF that can't be read counts as none).
@@ -34,7 +34,7 @@ def decode_image(data: bytes, size: int | None, *, name: str = "image") -> npt.N
     whole photos whatever their shape was.
 
     Args:
-        data: A JPEG, PNG, WebP, GIF or BMP file.
+        data: A JPEG, PNG, WebP, GIF or BMP file, or RGB pixels of shape (height, width, 3).
         size: Height and width of the result in pixels, at least 1; None keeps the stored size.
         name: What the image is called in an error.
 
@@ -53,20 +53,26 @@ def decode_image(data: bytes, size: int | None, *, name: str = "image") -> npt.N
         >>> decode_image(buffer.getvalue(), None).shape
         (4, 6, 3)
     """
+    if isinstance(data, np.ndarray):
+        return np.array(_stretched(Image.fromarray(data), size))
     try:
         with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
             _check_pixels(image)
             image.load()
             upright = _upright(_to_rgb(image), image)
-        if size is not None and upright.size != (size, size):
-            upright = upright.resize((size, size), Image.Resampling.BILINEAR)
-        return np.array(upright)
+        return np.array(_stretched(upright, size))
     # Broken bytes lead Pillow's plug-ins to nearly every exception there is.
     except Exception as error:
         raise DataError(
             f"{name}: expected a whole JPEG, PNG, WebP, GIF or BMP image, found {len(data)} bytes "
             f"that can't be decoded ({_reason(error)}); replace the file or remove its record"
         ) from error
+
+
+def _stretched(image: Image.Image, size: int | None) -> Image.Image:
+    if size is None or image.size == (size, size):
+        return image
+    return image.resize((size, size), Image.Resampling.BILINEAR)
 
 
 def _check_pixels(image: Image.Image) -> None:

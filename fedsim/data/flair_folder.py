@@ -9,59 +9,21 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
-from fedsim.data.flair_records import LABEL_KEYS, Faults, RecordReader, shown
-from fedsim.data.image_dataset import ImageDataset
+from fedsim.data.faults import Faults, shown
 from fedsim.data.index import MAX_LABELS, About, ImageIndex
+from fedsim.data.records import LABEL_KEYS, RecordReader
+from fedsim.data.scan import Scan
 from fedsim.errors import DataError
 
 METADATA = "labels_and_metadata.json"
 IMAGES = "small_images"
 
 
-class FlairFolderDataset(ImageDataset):
-    """The images of a folder in FLAIR's raw layout; implements ``FederatedDataset``.
-
-    It gives the same bits as the HDF5 file that is made from the folder. Every process that opens
-    it parses the metadata anew (FLAIR's takes seconds), so convert a large collection.
-
-    Args:
-        folder: The folder.
-        labels: Which label set: "coarse" or "fine".
-        image_size: Height and width of the images in pixels, at least 1.
-        max_images_per_user: Each *train* user's images after this many, in the metadata's order,
-            are left out; None keeps all.
-        cache_mb: Decoded images of a split are kept if the whole split takes no more than this
-            many MiB, else every read decodes.
-
-    Raises:
-        ConfigError: A number is out of its range or the label set is unknown.
-        DataError: On the first read: the folder has faults, which the message lists.
-    """
-
-    def __init__(
-        self,
-        folder: str | Path,
-        *,
-        labels: str,
-        image_size: int,
-        max_images_per_user: int | None = None,
-        cache_mb: int = 512,
-    ) -> None:
-        super().__init__(
-            partial(open_flair, Path(folder).absolute()),
-            labels=labels,
-            image_size=image_size,
-            max_images_per_user=max_images_per_user,
-            cache_mb=cache_mb,
-        )
-
-
 @dataclass(frozen=True, eq=False)
-class FlairImages:
+class FolderImages:
     """The encoded images of a folder.
 
     Attributes:
@@ -107,35 +69,7 @@ class FlairImages:
             yield data
 
 
-@dataclass(frozen=True, eq=False)
-class FlairScan:
-    """What was found in a folder before any image is read.
-
-    Attributes:
-        images: The images whose records and files are sound.
-        faults: Everything else.
-        repeated_labels: Labels named again within one list, which count once.
-        unused_files: Files beside the images that no record names.
-    """
-
-    images: FlairImages
-    faults: Faults
-    repeated_labels: int
-    unused_files: int
-
-
-def open_flair(folder: Path) -> FlairImages:
-    """Read and check the metadata of a folder, and that every image's file is there.
-
-    Raises:
-        DataError: The folder has faults, which the message lists.
-    """
-    scan = scan_flair(folder)
-    scan.faults.check()
-    return scan.images
-
-
-def scan_flair(folder: Path) -> FlairScan:
+def scan_flair_folder(folder: Path) -> Scan:
     """Read the metadata of a folder and collect its faults; no image is read.
 
     Raises:
@@ -146,7 +80,20 @@ def scan_flair(folder: Path) -> FlairScan:
     entries = _read_metadata(folder / METADATA)
     files = _list_images(folder)
     faults = Faults(str(folder))
-    reader = RecordReader(faults, files)
+    used: set[str] = set()
+
+    def image_fault(image_id: str) -> str | None:
+        if not _is_file_name(image_id):
+            return (
+                "image_id must be a plain file name, since a path is unsafe, "
+                f"found {shown(image_id)}"
+            )
+        file = f"{image_id}.jpg"
+        used.add(file)
+        wrong = files.get(file, "no such file")
+        return None if wrong is None else f"expected the image {file}, found {wrong}"
+
+    reader = RecordReader(faults, image_fault)
     records = [
         record
         for number, entry in enumerate(entries)
@@ -157,11 +104,11 @@ def scan_flair(folder: Path) -> FlairScan:
         if num_names > MAX_LABELS:
             faults.add(f"{key} must have at most {MAX_LABELS} different names, found {num_names}")
             records = []  # they can't be indexed
-    return FlairScan(
-        images=FlairImages(folder, ImageIndex.of(records)),
+    return Scan(
+        images=FolderImages(folder, ImageIndex.of(records)),
         faults=faults,
         repeated_labels=reader.repeated_labels,
-        unused_files=len(files.keys() - reader.used_files),
+        unused_files=len(files.keys() - used),
     )
 
 
@@ -211,6 +158,12 @@ def _file_fault(root: str, entry: os.DirEntry[str]) -> str | None:
         return None if entry.is_file() else "something that is no file"
     except OSError as error:  # a link to itself
         return error.strerror
+
+
+def _is_file_name(image_id: str) -> bool:
+    # Windows' rules also know POSIX's separator, and refuse drives and backslashes besides.
+    plain = PureWindowsPath(image_id).name == image_id
+    return plain and image_id not in (".", "..") and "\0" not in image_id
 
 
 def _is_within(root: str, path: str | Path) -> bool:

@@ -1,4 +1,4 @@
-"""fedsim's HDF5 format, and the data set that reads it.
+"""Reads fedsim's HDF5 format.
 
 A file holds a few flat arrays, whatever the number of users, so it opens in milliseconds; encoded
 images lie end to end in one blob that is read without HDF5. ``docs/data.md`` has the layout.
@@ -7,7 +7,6 @@ images lie end to end in one blob that is read without HDF5. ``docs/data.md`` ha
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,55 +14,13 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from fedsim.data.image_dataset import ImageDataset
+from fedsim.data.faults import Faults
 from fedsim.data.index import LABEL_SETS, SPLITS, About, ImageIndex, Int64s, LabelRows, StringTable
+from fedsim.data.scan import Scan
 from fedsim.errors import DataError
 
 FORMAT = "fedsim"
 VERSION = 1
-
-
-class Hdf5Dataset(ImageDataset):
-    """The images of one of fedsim's HDF5 files; implements ``FederatedDataset``.
-
-    Args:
-        path: The file.
-        labels: Which label set: "coarse" or "fine".
-        image_size: Height and width of the images in pixels, at least 1.
-        max_images_per_user: Each *train* user's images after this many, in file order, are left
-            out; None keeps all.
-        cache_mb: Decoded images of a split are kept if the whole split takes no more than this
-            many MiB, else every read decodes.
-
-    Raises:
-        ConfigError: A number is out of its range or the label set is unknown.
-        DataError: On the first read: the file is missing, cut short, damaged or of another format.
-
-    Examples:
-        >>> from fedsim.data.sources import OPENCLIPART
-        >>> dataset = Hdf5Dataset(OPENCLIPART, labels="coarse", image_size=32)
-        >>> len(dataset.users("train")), len(dataset.label_names)
-        (285, 17)
-        >>> dataset.load("val", np.array([3, 0])).images.shape
-        torch.Size([2, 3, 32, 32])
-    """
-
-    def __init__(
-        self,
-        path: str | Path,
-        *,
-        labels: str,
-        image_size: int,
-        max_images_per_user: int | None = None,
-        cache_mb: int = 512,
-    ) -> None:
-        super().__init__(
-            partial(open_hdf5, Path(path).absolute()),
-            labels=labels,
-            image_size=image_size,
-            max_images_per_user=max_images_per_user,
-            cache_mb=cache_mb,
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +70,11 @@ class Hdf5Images:
                 f"{self.path}: expected to read images, found {error.strerror}; "
                 "make the file readable"
             ) from error
+
+
+def scan_hdf5(path: Path) -> Scan:
+    """Open one of fedsim's files as a collection; it has no faults, or can't be opened."""
+    return Scan(open_hdf5(path), Faults(str(path)))
 
 
 def open_hdf5(path: Path) -> Hdf5Images:

@@ -1,4 +1,4 @@
-"""Federated data sets over encoded images, whatever they are stored in."""
+"""Federated data sets over images, whatever they are stored in."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,10 +11,8 @@ import torch
 
 from fedsim.data.dataset import Examples, UserTable
 from fedsim.data.decode import decode_image
-from fedsim.data.index import LABEL_SETS, SPLITS, EncodedImages, Int64s, LabelRows
+from fedsim.data.index import LABEL_SETS, SPLITS, Int64s, LabelRows, Pixels, StoredImages
 from fedsim.errors import ConfigError, DataError
-
-Pixels = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,7 @@ class ImageDataset:
 
     def __init__(
         self,
-        open_images: Callable[[], EncodedImages],
+        open_images: Callable[[], StoredImages],
         *,
         labels: str,
         image_size: int,
@@ -170,7 +168,7 @@ class ImageDataset:
         )
 
     @cached_property
-    def _images(self) -> EncodedImages:
+    def _images(self) -> StoredImages:
         return self._open_images()
 
     @cached_property

@@ -1,6 +1,6 @@
-"""The index of a collection of encoded images: who owns which, in which split, with which labels.
+"""The index of a collection of images: who owns which, in which split, with which labels.
 
-Every way of storing images is an index value and something that reads encoded bytes by row; all
+Every way of storing images is an index value and something that reads what is stored by row; all
 the rest of the reading code is shared, so one collection gives the same bits from any storage.
 """
 
@@ -18,6 +18,8 @@ LABEL_SETS = ("coarse", "fine")
 MAX_LABELS = 2**16  # label numbers are stored as uint16
 
 Int64s = npt.NDArray[np.int64]
+Pixels = npt.NDArray[np.uint8]
+Stored = bytes | Pixels  # an encoded image (a JPEG file's bytes), or what it decodes to
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +138,7 @@ class ImageIndex:
             >>> index.labels["fine"].dense(np.arange(3)).tolist()
             [[1, 0], [1, 1], [0, 0]]
         """
-        ordered = sorted(records, key=lambda record: (SPLITS.index(record.split), record.user_id))
+        ordered = [records[position] for position in row_order(records)]
         sizes: dict[tuple[str, str], int] = {}
         for record in ordered:
             user = (record.split, record.user_id)
@@ -197,8 +199,8 @@ class About:
     licence: str = "not stated"
 
 
-class EncodedImages(Protocol):
-    """A collection of encoded images: its index, and the bytes by row."""
+class StoredImages(Protocol):
+    """A collection of images: its index, and what is stored of each by row."""
 
     @property
     def index(self) -> ImageIndex:
@@ -220,20 +222,31 @@ class EncodedImages(Protocol):
         """The stored ``content_sha256`` of the collection; None where none is stored."""
         ...
 
-    def read(self, rows: Iterable[int]) -> Iterator[bytes]:
-        """Yield the encoded image of each row; raises DataError where one can't be read."""
+    def read(self, rows: Iterable[int]) -> Iterator[Stored]:
+        """Yield what is stored of each row's image; raises DataError where it can't be read."""
         ...
+
+
+def row_order(records: Sequence[ImageRecord]) -> list[int]:
+    """Return the positions of the records in the order of the rows of their index.
+
+    Examples:
+        >>> row_order([ImageRecord(user, user, "train", ((), ())) for user in "bcab"])
+        [2, 0, 3, 1]
+    """
+    keys = [(SPLITS.index(record.split), record.user_id) for record in records]
+    return sorted(range(len(records)), key=keys.__getitem__)
 
 
 def content_sha256(index: ImageIndex, digests: Iterable[bytes]) -> str:
     """Return the hash of a whole collection, with its images.
 
     It is SHA-256 over the index's hash (64 hex characters) followed by the 32-byte SHA-256 of
-    each encoded image, by row.
+    what is stored of each image, by row.
 
     Args:
         index: The collection's index.
-        digests: SHA-256 of each encoded image, by row.
+        digests: SHA-256 of what is stored of each image, by row.
     """
     digest = hashlib.sha256(index.sha256().encode())
     for image_digest in digests:

@@ -1,12 +1,15 @@
 """Finds the data set that a name or a path in the configuration means."""
 
+from collections.abc import Callable
+from functools import partial
 from importlib import resources
 from pathlib import Path
 
 from fedsim.data.convert import SUFFIXES
-from fedsim.data.dataset import FederatedDataset
-from fedsim.data.flair_folder import METADATA, FlairFolderDataset
-from fedsim.data.hdf5 import Hdf5Dataset
+from fedsim.data.flair_folder import METADATA, scan_flair_folder
+from fedsim.data.hdf5 import scan_hdf5
+from fedsim.data.image_dataset import ImageDataset
+from fedsim.data.scan import Scan, open_whole
 from fedsim.errors import DataError
 
 OPENCLIPART = Path(str(resources.files("fedsim.data") / "openclipart64.h5"))
@@ -19,7 +22,7 @@ def open_dataset(
     image_size: int,
     max_images_per_user: int | None = None,
     cache_mb: int = 512,
-) -> FederatedDataset:
+) -> ImageDataset:
     """Return the data set that ``source`` means; its files are opened on the first read.
 
     Args:
@@ -42,22 +45,29 @@ def open_dataset(
         >>> dataset.users("test").num_images.sum(), len(dataset.label_names)
         (np.int64(361), 81)
     """
-    path = OPENCLIPART if source == "openclipart" else Path(source).expanduser()
-    if path.is_file() and path.suffix.lower() in SUFFIXES:
-        reader: type[Hdf5Dataset] | type[FlairFolderDataset] = Hdf5Dataset
-    elif (path / METADATA).is_file():
-        reader = FlairFolderDataset
-    else:
-        raise DataError(
-            f'data source {source!r}: expected "openclipart", a .h5 or .hdf5 file made by fedsim, '
-            f"or a folder with {METADATA}, found {_found(path)}; correct the path"
-        )
-    return reader(
-        path,
+    return ImageDataset(
+        partial(open_whole, scanner_of(source)),
         labels=labels,
         image_size=image_size,
         max_images_per_user=max_images_per_user,
         cache_mb=cache_mb,
+    )
+
+
+def scanner_of(source: str) -> Callable[[], Scan]:
+    """Return what scans the collection that ``source`` means; a picklable function.
+
+    Raises:
+        DataError: ``source`` is nothing of the kind.
+    """
+    path = OPENCLIPART if source == "openclipart" else Path(source).expanduser().absolute()
+    if path.is_file() and path.suffix.lower() in SUFFIXES:
+        return partial(scan_hdf5, path)
+    if (path / METADATA).is_file():
+        return partial(scan_flair_folder, path)
+    raise DataError(
+        f'data source {source!r}: expected "openclipart", a .h5 or .hdf5 file made by fedsim, '
+        f"or a folder with {METADATA}, found {_found(path)}; correct the path"
     )
 
 

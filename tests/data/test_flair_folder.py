@@ -12,18 +12,24 @@ from raw_folders import Entry, encode
 from fedsim.data.convert import convert
 from fedsim.data.dataset import FederatedDataset
 from fedsim.data.decode import decode_image
-from fedsim.data.flair_folder import FlairFolderDataset, open_flair, scan_flair
-from fedsim.data.hdf5 import Hdf5Dataset
+from fedsim.data.flair_folder import scan_flair_folder
+from fedsim.data.index import StoredImages
+from fedsim.data.scan import open_whole
+from fedsim.data.sources import open_dataset
 from fedsim.errors import DataError
 
 MakeFolder = Callable[..., Path]
+
+
+def open_folder(folder: Path) -> StoredImages:
+    return open_whole(lambda: scan_flair_folder(folder))
 
 
 def test_a_folder_is_read_as_its_metadata_says(
     make_folder: MakeFolder, entries: list[Entry]
 ) -> None:
     folder = make_folder(entries)
-    dataset: FederatedDataset = FlairFolderDataset(folder, labels="coarse", image_size=8)
+    dataset: FederatedDataset = open_dataset(str(folder), labels="coarse", image_size=8)
     assert dataset.label_names == ("animal", "fire", "plant")
     assert dataset.users("train").ids == ("0123", "b@N00")
     assert dataset.users("train").num_images.tolist() == [1, 3]
@@ -35,7 +41,7 @@ def test_a_folder_is_read_as_its_metadata_says(
     for image, image_id in zip(examples.images, ("12", "10", "09", "14"), strict=True):
         data = (folder / "small_images" / f"{image_id}.jpg").read_bytes()
         assert np.array_equal(image.permute(1, 2, 0).numpy(), decode_image(data, 8))
-    fine = FlairFolderDataset(folder, labels="fine", image_size=8)
+    fine = open_dataset(str(folder), labels="fine", image_size=8)
     assert fine.label_names == ("cat", "dog", "grass", "tree")
     assert fine.labels("train").astype(int).tolist()[3] == [1, 0, 1, 1]
 
@@ -58,8 +64,8 @@ def test_folder_and_file_give_the_same_bits(
         "max_images_per_user": max_images_per_user,
         "cache_mb": cache_mb,
     }
-    raw = FlairFolderDataset(folder, image_size=7, **options)
-    file = Hdf5Dataset(tmp_path / "same.h5", image_size=7, **options)
+    raw = open_dataset(str(folder), image_size=7, **options)
+    file = open_dataset(str(tmp_path / "same.h5"), image_size=7, **options)
     assert raw.label_names == file.label_names
     assert raw.left_out() == file.left_out()
     assert raw.info().index_sha256 == file.info().index_sha256
@@ -154,7 +160,7 @@ def test_a_faulty_record_is_refused(
     change(entries)
     folder = make_folder(entries, images=images)
     with pytest.raises(DataError, match=message) as caught:
-        FlairFolderDataset(folder, labels="coarse", image_size=8).users("train")
+        open_dataset(str(folder), labels="coarse", image_size=8).users("train")
     assert str(caught.value).startswith(f"{folder}: expected no faults, found ")
     # A conversion says the same and leaves nothing behind.
     with pytest.raises(DataError, match=message):
@@ -170,7 +176,7 @@ def test_user_ids_are_kept_verbatim(
 ) -> None:
     entries[3]["user_id"] = user_id
     folder = make_folder(entries)
-    assert user_id in FlairFolderDataset(folder, labels="fine", image_size=8).users("train").ids
+    assert user_id in open_dataset(str(folder), labels="fine", image_size=8).users("train").ids
 
 
 def test_repeated_labels_count_once_and_are_counted(
@@ -178,17 +184,17 @@ def test_repeated_labels_count_once_and_are_counted(
 ) -> None:
     entries[0]["labels"] = ["plant", "plant", "animal", "plant"]
     folder = make_folder(entries)
-    dataset = FlairFolderDataset(folder, labels="coarse", image_size=8)
+    dataset = open_dataset(str(folder), labels="coarse", image_size=8)
     assert dataset.labels("train")[1].tolist() == [True, False, True]
-    assert scan_flair(folder).repeated_labels == 2
+    assert scan_flair_folder(folder).repeated_labels == 2
 
 
 def test_other_keys_and_files_do_no_harm(make_folder: MakeFolder, entries: list[Entry]) -> None:
     entries[0]["licence"] = "free"
     folder = make_folder(entries)
     (folder / "small_images" / "extra.jpg").write_bytes(b"")
-    assert scan_flair(folder).unused_files == 1
-    assert len(open_flair(folder).index) == len(entries)
+    assert scan_flair_folder(folder).unused_files == 1
+    assert len(open_folder(folder).index) == len(entries)
 
 
 def test_all_faults_are_counted_and_the_first_twenty_shown(make_folder: MakeFolder) -> None:
@@ -203,7 +209,7 @@ def test_all_faults_are_counted_and_the_first_twenty_shown(make_folder: MakeFold
         for k in range(15)
     ]
     with pytest.raises(DataError) as caught:
-        open_flair(make_folder(records, images={}))
+        open_folder(make_folder(records, images={}))
     head, *shown = str(caught.value).split("\n")
     assert head.endswith(
         "expected no faults, found 30 (the first 20 are shown); mend them in the source:"
@@ -231,17 +237,17 @@ def test_metadata_that_is_no_list_is_refused(
     folder = make_folder(entries)
     (folder / "labels_and_metadata.json").write_bytes(text)
     with pytest.raises(DataError, match=message) as caught:
-        open_flair(folder)
+        open_folder(folder)
     assert "\n" not in str(caught.value)
     assert str(folder / "labels_and_metadata.json") in str(caught.value)
 
 
 def test_an_incomplete_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"labels_and_metadata.json: expected FLAIR's metadata"):
-        open_flair(tmp_path)
+        open_folder(tmp_path)
     (tmp_path / "labels_and_metadata.json").write_text(json.dumps([{}]))
     with pytest.raises(DataError, match=r"small_images: expected a folder of images"):
-        open_flair(tmp_path)
+        open_folder(tmp_path)
 
 
 def test_a_link_inside_the_folder_is_followed(
@@ -251,7 +257,7 @@ def test_a_link_inside_the_folder_is_followed(
     image = folder / "small_images" / "10.jpg"
     image.rename(folder / "elsewhere.jpg")
     image.symlink_to("../elsewhere.jpg")
-    dataset = FlairFolderDataset(folder, labels="coarse", image_size=8)
+    dataset = open_dataset(str(folder), labels="coarse", image_size=8)
     assert len(dataset.load("train", np.arange(4))) == 4
 
 
@@ -262,7 +268,7 @@ def test_no_link_is_followed_out_of_the_folder(
     outside.mkdir()
     (outside / "secret.jpg").write_bytes(encode(1))
     folder = make_folder(entries)
-    dataset = FlairFolderDataset(folder, labels="coarse", image_size=8, cache_mb=0)
+    dataset = open_dataset(str(folder), labels="coarse", image_size=8, cache_mb=0)
     dataset.load("train", np.arange(4))
     image = folder / "small_images" / "10.jpg"
     image.unlink()
@@ -270,22 +276,22 @@ def test_no_link_is_followed_out_of_the_folder(
     with pytest.raises(DataError, match=r"10.jpg: expected an image inside .*, found a link"):
         dataset.load("train", np.arange(4))  # even if it was put there after the folder was read
     with pytest.raises(DataError, match=r"record 0: .* 10.jpg, found a link that leads out"):
-        open_flair(folder)
+        open_folder(folder)
     image.unlink()
     image.symlink_to("10.jpg")
     with pytest.raises(DataError, match=r"record 0: expected the image 10.jpg, found Too many"):
-        open_flair(folder)
+        open_folder(folder)
     image.unlink()
     os.mkfifo(image)
     with pytest.raises(DataError, match="found something that is no file"):
-        open_flair(folder)
+        open_folder(folder)
     image.unlink()
     with pytest.raises(DataError, match=r"10.jpg: expected an image, found No such file"):
         dataset.load("train", np.arange(4))
     (folder / "small_images").rename(outside / "small_images")
     (folder / "small_images").symlink_to(outside / "small_images")
     with pytest.raises(DataError, match=r"small_images: expected a folder inside .*, found a link"):
-        open_flair(folder)
+        open_folder(folder)
 
 
 def test_a_folder_may_itself_be_reached_by_a_link(
@@ -293,13 +299,13 @@ def test_a_folder_may_itself_be_reached_by_a_link(
 ) -> None:
     folder = make_folder(entries)
     (tmp_path / "link").symlink_to(folder)
-    dataset = FlairFolderDataset(tmp_path / "link", labels="coarse", image_size=8)
+    dataset = open_dataset(str(tmp_path / "link"), labels="coarse", image_size=8)
     assert len(dataset.load("val", np.array([0]))) == 1
 
 
 def test_a_broken_image_is_named(make_folder: MakeFolder, entries: list[Entry]) -> None:
     folder = make_folder(entries)
     (folder / "small_images" / "12.jpg").write_bytes(b"no image")
-    dataset = FlairFolderDataset(folder, labels="coarse", image_size=8)
+    dataset = open_dataset(str(folder), labels="coarse", image_size=8)
     with pytest.raises(DataError, match=r"raw: image '12': expected a whole JPEG"):
         dataset.load("train", np.array([0]))

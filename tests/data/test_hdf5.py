@@ -18,9 +18,11 @@ from raw_folders import encode
 
 from fedsim.data.dataset import FederatedDataset
 from fedsim.data.decode import decode_image
-from fedsim.data.hdf5 import Hdf5Dataset, open_hdf5
+from fedsim.data.hdf5 import open_hdf5
 from fedsim.data.hdf5_writer import write_hdf5
+from fedsim.data.image_dataset import ImageDataset
 from fedsim.data.index import About, ImageIndex, ImageRecord
+from fedsim.data.sources import open_dataset
 from fedsim.errors import ConfigError, DataError
 
 # Four users: train has "0123" (1 image) and "b" (3 images), val has "é", test has "a".
@@ -53,8 +55,8 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def open_tiny(path: Path, **options: Any) -> Hdf5Dataset:
-    return Hdf5Dataset(path, **{"labels": "coarse", "image_size": 6, **options})
+def open_tiny(path: Path, **options: Any) -> ImageDataset:
+    return open_dataset(str(path), **{"labels": "coarse", "image_size": 6, **options})
 
 
 def test_a_file_made_elsewhere_is_read(path: Path) -> None:
@@ -199,7 +201,7 @@ def test_a_relative_path_is_kept_when_the_working_folder_changes(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(path.parent)
-    dataset = Hdf5Dataset(path.name, labels="coarse", image_size=6)
+    dataset = open_dataset(str(path.name), labels="coarse", image_size=6)
     monkeypatch.chdir("/")
     assert digest(dataset) == digest(open_tiny(path))
 
@@ -447,7 +449,7 @@ def test_a_file_of_41131_users_has_no_more_parts_than_a_small_one(
 
     assert count_parts(large) == count_parts(path)
     start = time.perf_counter()
-    users = Hdf5Dataset(large, labels="coarse", image_size=64).users("train")
+    users = open_dataset(str(large), labels="coarse", image_size=64).users("train")
     record_property("milliseconds to open", 1000 * (time.perf_counter() - start))
     assert len(users) == 41_131
     assert users.num_images.sum() == 41_131 + 42

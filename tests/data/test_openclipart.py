@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedsim.data.flair_folder import open_flair
+from fedsim.data.flair_folder import scan_flair_folder
 from fedsim.data.hdf5 import open_hdf5
-from fedsim.data.index import EncodedImages, content_sha256
+from fedsim.data.index import StoredImages, content_sha256
 from fedsim.data.sources import OPENCLIPART, open_dataset
 
 RAW = Path(__file__).parents[2] / ".." / "shared" / "data" / "openclipart64"
@@ -86,9 +86,9 @@ def test_the_file_holds_what_its_hash_says() -> None:
 
 @needs_raw
 def test_the_raw_folder_has_the_same_hash() -> None:
-    assert hash_of(open_flair(RAW)) == open_hdf5(OPENCLIPART).content_sha256
+    assert hash_of(scan_flair_folder(RAW).images) == open_hdf5(OPENCLIPART).content_sha256
 
 
-def hash_of(images: EncodedImages) -> str:
+def hash_of(images: StoredImages) -> str:
     encoded = images.read(range(len(images.index)))
     return content_sha256(images.index, (hashlib.sha256(data).digest() for data in encoded))

@@ -5,9 +5,10 @@ import pytest
 from raw_folders import Entry
 
 from fedsim.data.convert import convert
-from fedsim.data.flair_folder import FlairFolderDataset
-from fedsim.data.hdf5 import Hdf5Dataset
-from fedsim.data.sources import open_dataset
+from fedsim.data.flair_folder import FolderImages
+from fedsim.data.hdf5 import Hdf5Images
+from fedsim.data.scan import open_whole
+from fedsim.data.sources import open_dataset, scanner_of
 from fedsim.errors import ConfigError, DataError
 
 MakeFolder = Callable[..., Path]
@@ -25,14 +26,14 @@ def test_each_kind_of_source_is_opened(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     for source, kind, num_users in (
-        ("openclipart", Hdf5Dataset, 285),
-        ("./openclipart", FlairFolderDataset, 2),
-        (str(folder), FlairFolderDataset, 2),
-        ("~/openclipart", FlairFolderDataset, 2),
-        ("A.HDF5", Hdf5Dataset, 2),
+        ("openclipart", Hdf5Images, 285),
+        ("./openclipart", FolderImages, 2),
+        (str(folder), FolderImages, 2),
+        ("~/openclipart", FolderImages, 2),
+        ("A.HDF5", Hdf5Images, 2),
     ):
         dataset = open_dataset(source, labels="coarse", image_size=8)
-        assert type(dataset) is kind
+        assert type(open_whole(scanner_of(source))) is kind
         assert len(dataset.users("train")) == num_users
 
 

@@ -1,12 +1,11 @@
-"""Checks the records of FLAIR's metadata one by one and collects what is wrong with them."""
+"""Checks records in the words of FLAIR's metadata one by one and notes what is wrong."""
 
-import json
 import sys
-from pathlib import PureWindowsPath
+from collections.abc import Callable
 from typing import Any
 
+from fedsim.data.faults import Faults, shown
 from fedsim.data.index import ImageRecord
-from fedsim.errors import DataError
 
 LABEL_KEYS = ("labels", "fine_grained_labels")  # in the order of LABEL_SETS
 
@@ -14,70 +13,33 @@ _KEYS = ("user_id", "image_id", *LABEL_KEYS, "partition")
 _SPLIT_OF_PARTITION = {"train": "train", "val": "val", "dev": "val", "test": "test"}
 
 
-class Faults:
-    """Collects the faults of a source, so that all are reported at once.
-
-    Examples:
-        >>> faults = Faults("animals")
-        >>> faults.add("record 3: partition must be train, val or test, found 'trian'")
-        >>> faults.check()
-        Traceback (most recent call last):
-        fedsim.errors.DataError: animals: expected no faults, found 1; mend it in the source:
-          record 3: partition must be train, val or test, found 'trian'
-    """
-
-    SHOWN = 20
-
-    def __init__(self, place: str) -> None:
-        self._place = place
-        self._count = 0
-        self._first: list[str] = []
-
-    def add(self, fault: str) -> None:
-        """Note a fault; only the first ones are kept word for word."""
-        self._count += 1
-        if self._count <= self.SHOWN:
-            self._first.append(fault)
-
-    def check(self) -> None:
-        """Raise DataError if there are any faults."""
-        if not self._count:
-            return
-        them = "it" if self._count == 1 else "them"
-        shown = f" (the first {self.SHOWN} are shown)" if self._count > self.SHOWN else ""
-        raise DataError(
-            f"{self._place}: expected no faults, found {self._count}{shown}; "
-            f"mend {them} in the source:\n  " + "\n  ".join(self._first)
-        )
-
-
 class RecordReader:
     """Turns entries of the metadata into records, one by one, and notes what is wrong.
 
     Args:
         faults: Takes what is wrong.
-        files: Every file name among the images, with what is wrong with it, if anything.
+        image_fault: Says what is wrong with the image of an id, or None; by default any id will do.
 
     Attributes:
-        used_files: File names that some record asked for.
         repeated_labels: Labels named again within one list, which count once.
 
     Examples:
         >>> faults = Faults("animals")
-        >>> reader = RecordReader(faults, {"1.jpg": None})
+        >>> reader = RecordReader(faults)
         >>> entry = {"user_id": "ann", "image_id": "1", "partition": "dev",
         ...          "labels": ["cat"], "fine_grained_labels": []}
         >>> reader.read("record 0", entry)
         ImageRecord(user_id='ann', image_id='1', split='val', labels=(('cat',), ()))
     """
 
-    def __init__(self, faults: Faults, files: dict[str, str | None]) -> None:
+    def __init__(
+        self, faults: Faults, image_fault: Callable[[str], str | None] = lambda image_id: None
+    ) -> None:
         self._faults = faults
-        self._files = files
+        self._image_fault = image_fault
         self._split_of_user: dict[str, str] = {}
         self._record_of_image: dict[str, str] = {}
         self._reported_users: set[str] = set()
-        self.used_files: set[str] = set()
         self.repeated_labels = 0
 
     def read(self, where: str, entry: Any) -> ImageRecord | None:
@@ -93,7 +55,7 @@ class RecordReader:
         sound = [
             self._is_in_one_split(where, user_id, split),
             self._is_new_image(where, image_id),
-            self._has_file(where, image_id),
+            self._has_image(where, image_id),
         ]
         if not all(sound):
             return None
@@ -115,12 +77,10 @@ class RecordReader:
             self._faults.add(f"{where}: image_id {image_id!r} must be unique, found in {first} too")
         return first == where
 
-    def _has_file(self, where: str, image_id: str) -> bool:
-        file = f"{image_id}.jpg"
-        self.used_files.add(file)
-        wrong = self._files.get(file, "no such file")
+    def _has_image(self, where: str, image_id: str) -> bool:
+        wrong = self._image_fault(image_id)
         if wrong is not None:
-            self._faults.add(f"{where}: expected the image {file}, found {wrong}")
+            self._faults.add(f"{where}: {wrong}")
         return wrong is None
 
     def _unique(self, labels: list[str]) -> tuple[str, ...]:
@@ -138,11 +98,6 @@ def _shape_faults(entry: Any) -> list[str]:
     if missing:
         return [f"must have the keys {', '.join(_KEYS)}, found no {', '.join(missing)}"]
     faults = [_text_fault(key, entry[key]) for key in ("user_id", "image_id")]
-    if faults[1] is None and not _is_file_name(entry["image_id"]):
-        faults.append(
-            f"image_id must be a plain file name, since a path is unsafe, "
-            f"found {shown(entry['image_id'])}"
-        )
     partition = entry["partition"]
     if not isinstance(partition, str) or partition not in _SPLIT_OF_PARTITION:
         faults.append(f"partition must be train, val (or dev) or test, found {shown(partition)}")
@@ -166,15 +121,3 @@ def _text_fault(what: str, value: Any) -> str | None:
     except UnicodeEncodeError:
         return f"{what} must be valid Unicode, found half a surrogate pair in {shown(value)}"
     return None
-
-
-def _is_file_name(image_id: str) -> bool:
-    # Windows' rules also know POSIX's separator, and refuse drives and backslashes besides.
-    plain = PureWindowsPath(image_id).name == image_id
-    return plain and image_id not in (".", "..") and "\0" not in image_id
-
-
-def shown(value: Any) -> str:
-    """Show a JSON value in at most 60 characters."""
-    text = json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
