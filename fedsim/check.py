@@ -1,5 +1,7 @@
 """Checks settings against the data before any work: everything is built once, every fault told."""
 
+from typing import Any
+
 import numpy as np
 
 from fedsim import build, build_privacy
@@ -23,7 +25,10 @@ def check_splits(config: RunConfig, dataset: FederatedDataset) -> None:
 
 
 def faults_of(
-    config: RunConfig, baseline: Method | None, dataset: FederatedDataset
+    config: RunConfig,
+    baseline: Method | None,
+    dataset: FederatedDataset,
+    ledger: dict[str, Any] | None = None,
 ) -> list[FedsimError]:
     """Return everything that stands in the way of a run.
 
@@ -31,6 +36,7 @@ def faults_of(
         config: The settings.
         baseline: Which of the centralized baselines; None for the federated run.
         dataset: The data.
+        ledger: What a run that is resumed has spent; its budget ends it, and is no fault.
     """
     num_labels = len(dataset.label_names)
     faults: list[FedsimError] = []
@@ -42,13 +48,13 @@ def faults_of(
             build.check_private_model(config, model)
             build.build_trainer(config)
         else:
-            build_pooled(config, baseline, model, dataset)
+            build_pooled(config, baseline, model, dataset, ledger)
     if baseline is None:
         users = dataset.users("train")
         faults += settings_faults(config, len(users))
         if not faults:
             with noted(faults):
-                build_privacy.federated_privacy(config, users)
+                build_privacy.federated_privacy(config, users, ledger)
     return faults
 
 

@@ -95,8 +95,8 @@ def _faults(job: Job, folder: RunFolder, resume: bool) -> list[FedsimError]:
         )
     dataset = build.build_dataset(job.config)
     check_splits(job.config, dataset)
-    _resumed(folder, job, dataset)
-    return faults_of(job.config, job.baseline, dataset)
+    state = _resumed(folder, job, dataset)
+    return faults_of(job.config, job.baseline, dataset, state.ledger if state else None)
 
 
 @one_thread()

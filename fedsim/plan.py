@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedsim import build
-from fedsim.build_pooled import baseline_id, methods_of
+from fedsim.build_pooled import settings_of
 from fedsim.build_privacy import (
     CentralSetting,
     central_spending,
@@ -17,9 +17,10 @@ from fedsim.build_privacy import (
     sampling_of,
 )
 from fedsim.check import settings_faults
-from fedsim.config import RunConfig
+from fedsim.config import PooledExampleLevelConfig, PooledUserLevelConfig, RunConfig
 from fedsim.data.dataset import UserTable
 from fedsim.errors import FedsimError, noted, raise_together
+from fedsim.jobs import Job, jobs_of
 from fedsim.models.initialize import exchanged_tensors
 from fedsim.plugins import registered, resolve
 from fedsim.privacy.ledger import ExampleLedger
@@ -57,10 +58,12 @@ def plan_runs(
             faults += settings_faults(config, _num_users(config))
     raise_together(faults)
     entries = []
-    for run_id, config in runs.items():
-        progress(run_id)
-        entries.append(_federated_entry(run_id, config))
-        entries += [entry for entry in _pooled_entries(config) if entry not in entries]
+    for job in jobs_of(runs):
+        if job.baseline == "plain":  # it spends nothing
+            continue
+        progress(job.run_id)
+        entry = _federated_entry(job) if job.baseline is None else _pooled_entry(job)
+        entries.append({"run_id": job.run_id, **entry})
     return entries
 
 
@@ -76,10 +79,10 @@ def _num_users(config: RunConfig) -> int:
     return len(users) if users is not None else config.data.population_size or 0
 
 
-def _federated_entry(run_id: str, config: RunConfig) -> Entry:
+def _federated_entry(job: Job) -> Entry:
+    config = job.config
     federated, num_users = config.federated, _num_users(config)
     entry: Entry = {
-        "run_id": run_id,
         "population_size": num_users,
         "cohort_size": federated.cohort_size,
         "sampling_rate": federated.cohort_size / num_users,
@@ -95,34 +98,34 @@ def _federated_entry(run_id: str, config: RunConfig) -> Entry:
     return entry | _sizes(config)
 
 
-def _pooled_entries(config: RunConfig) -> list[Entry]:
-    """Return the private baselines; the plain one spends nothing."""
-    entries: list[Entry] = []
-    users, pooled = _train_users(config), config.centralized
-    for method in methods_of(config):
-        entry: Entry = {"run_id": baseline_id(method, config.seed), "sampling": "poisson"}
-        if method == "user_level" and pooled and pooled.user_level:
-            setting = pooled_setting(pooled.user_level, _num_users(config), config.seed)
-            entry |= {
-                "population_size": setting.num_users,
-                "cohort_size": setting.cohort_size,
-                "sampling_rate": setting.cohort_size / setting.num_users,
-                "num_rounds": setting.num_releases,
-                **dict.fromkeys(_CENTRAL_KEYS),
-                "assumptions": _data_assumptions(config),
-            }
-            _add_central(entry, setting)
-            entries.append(entry)
-        elif method == "example_level" and pooled and pooled.example_level and users is not None:
-            num_images = int(users.num_images.sum())
-            spending = pooled_example_spending(pooled.example_level, num_images)
-            card = spending.card(pooled.example_level.epochs, 0)["example_level"]
-            entries.append(
-                entry
-                | {"population_size": num_images, "num_rounds": card["num_releases"]}
-                | {**dict.fromkeys(_CENTRAL_KEYS), "assumptions": [], "example_level": card}
-            )
-    return entries
+def _pooled_entry(job: Job) -> Entry:
+    """Return the entry of a private baseline."""
+    config, settings = job.config, settings_of(job.config, job.baseline or "plain")
+    entry: Entry = {"sampling": "poisson", **dict.fromkeys(_CENTRAL_KEYS)}
+    entry["assumptions"] = _data_assumptions(config)
+    if isinstance(settings, PooledUserLevelConfig):
+        setting = pooled_setting(settings, _num_users(config), config.seed)
+        entry |= {
+            "population_size": setting.num_users,
+            "cohort_size": setting.cohort_size,
+            "sampling_rate": setting.cohort_size / setting.num_users,
+            "num_rounds": setting.num_releases,
+        }
+        _add_central(entry, setting)
+    elif isinstance(settings, PooledExampleLevelConfig):
+        users = _train_users(config)
+        if users is None:
+            entry["assumptions"].append("epsilon depends on the number of images")
+            return entry
+        num_images = int(users.num_images.sum())
+        spending = pooled_example_spending(settings, num_images)
+        card = spending.card(settings.epochs, 0)["example_level"]
+        entry |= {
+            "population_size": num_images,
+            "num_rounds": card["num_releases"],
+            "example_level": card,
+        }
+    return entry
 
 
 def _add_central(entry: Entry, setting: CentralSetting) -> None:

@@ -105,12 +105,26 @@ def test_private_baselines_are_planned_too() -> None:
     }
     entries = plan_runs(runs)
     assert [entry["run_id"] for entry in entries] == [
-        "seed0", "centralized_example_level-seed0", "centralized_user_level-seed0",
-        "seed1", "centralized_example_level-seed1", "centralized_user_level-seed1",
+        "seed0", "seed1",
+        "centralized_example_level-seed0", "centralized_user_level-seed0",
+        "centralized_example_level-seed1", "centralized_user_level-seed1",
     ]  # fmt: skip
-    assert 7.99 < entries[1]["example_level"]["epsilon_max"] <= 8.0
-    assert 3.99 < entries[2]["epsilon_as_run"] <= 4.0
-    assert entries[2]["num_rounds"] == 30
+    assert 7.99 < entries[2]["example_level"]["epsilon_max"] <= 8.0
+    assert 3.99 < entries[3]["epsilon_as_run"] <= 4.0
+    assert entries[3]["num_rounds"] == 30
+
+
+def test_baselines_are_named_as_their_runs_are() -> None:
+    settings = {"name": "x", "centralized": {"user_level": {"clipping_norm": 1.0, "epsilon": 4.0}}}
+    other = {"name": "x", "centralized": {"user_level": {"clipping_norm": 1.0, "epsilon": 2.0}}}
+    runs = {
+        "a": RunConfig.model_validate(settings),
+        "b": RunConfig.model_validate(other),
+        "c": RunConfig.model_validate(settings),
+    }
+    assert [entry["run_id"] for entry in plan_runs(runs)] == [
+        "a", "b", "c", "centralized_user_level-seed0", "centralized_user_level-seed0-2",
+    ]  # fmt: skip
 
 
 def test_every_fault_of_every_run_is_told() -> None:

@@ -240,6 +240,24 @@ def test_a_spent_budget_stops_a_run_with_its_checkpoint(yaml: Path, tmp_path: Pa
     assert 3.0 < later["epsilon_at_noise_cohort"] <= 4.0
 
 
+def test_the_budget_of_a_given_noise_ends_a_resumed_run_too(yaml: Path, tmp_path: Path) -> None:
+    given = ["privacy.central={clipping_norm: 0.1, noise_multiplier: 0.5, epsilon: 2}"]
+    folder = tmp_path / "drawings" / "seed0"
+    refused = fedsim("run", yaml, *given, "federated.num_rounds=40", "--out", tmp_path)
+    assert refused.returncode == 4, refused.stderr
+    assert not folder.exists()
+    done = fedsim("run", yaml, *given, "federated.num_rounds=1", "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    done = fedsim("run", yaml, *given, "federated.num_rounds=40", "--out", tmp_path, "--resume")
+    assert done.returncode == 4
+    last = checkpoint(folder)["round_num"]
+    assert f"expected a budget for 40 rounds, found it spent after round {last}" in done.stderr
+    card = json.loads((folder / "privacy.json").read_text())["central"]
+    assert 1 < last < 40
+    assert card["num_releases"] == last
+    assert 1.8 < card["epsilon_at_noise_cohort"] <= 2.0
+
+
 def test_baselines_under_dp_stand_in_the_same_table(yaml: Path, tmp_path: Path) -> None:
     pooled = (
         "centralized={epochs: 1, example_level: {epochs: 1, max_grad_norm: 1, epsilon: 8}, "
