@@ -1,9 +1,7 @@
-"""From a YAML file to runs: cases, sweep and seeds expanded, every fault reported at once."""
+"""From a YAML file to runs, with every fault reported at once."""
 
 import difflib
-import itertools
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,9 +12,9 @@ from ruamel.yaml.error import YAMLError
 
 from fedsim.config import Component, RunConfig
 from fedsim.errors import ConfigError
+from fedsim.sweep import EXPANSIONS, Expanded, Tree, copied, expand, set_dotted
 
-_EXPANSIONS = ("seeds", "cases", "sweep")
-Tree = dict[str, Any]
+_EXTENDS = "extends"
 
 
 def load_runs(path: Path, overrides: Iterable[str] = ()) -> dict[str, RunConfig]:
@@ -33,25 +31,29 @@ def load_runs(path: Path, overrides: Iterable[str] = ()) -> dict[str, RunConfig]
     Raises:
         ConfigError: Names every fault of the file, each with its dotted path.
     """
-    tree = _read(path)
+    tree = _read_whole(path, ())
     fixed = dict(_parse_override(text) for text in overrides)
-    for key in [key for key in fixed if key.split(".")[0] in _EXPANSIONS]:
-        _set(tree, key, fixed.pop(key), str(path))
+    for key in [key for key in fixed if key.split(".")[0] in EXPANSIONS]:
+        set_dotted(tree, key, fixed.pop(key), str(path))
     runs: dict[str, RunConfig] = {}
-    faults = []
-    for run_id, settings in _expand(tree, fixed, str(path)):
-        if run_id in runs:
+    faults: list[str] = []
+    for run in expand(tree, fixed, str(path)):
+        if run.run_id in runs:
             raise ConfigError(
                 f"{path}: expected runs that differ in case, swept settings or seed, found two "
-                f"that would be called {run_id}; rename a case or drop a repeated value"
+                f"that would be called {run.run_id}; rename a case or drop a repeated value"
             )
         try:
-            runs[run_id] = RunConfig.model_validate(settings)
+            runs[run.run_id] = RunConfig.model_validate(run.settings)
         except ValidationError as error:
-            faults += [_describe(fault) for fault in error.errors()]
+            faults += [_describe(fault, run) for fault in error.errors()]
     if faults:
         listed = "\n".join(f"  - {fault}" for fault in dict.fromkeys(faults))
         raise ConfigError(f"{path}: expected valid settings, found these faults:\n{listed}")
+    if not runs:
+        raise ConfigError(
+            f"{path}: sweep.exclude: expected runs to be left, found none; drop a rule"
+        )
     return runs
 
 
@@ -63,6 +65,41 @@ def parse_yaml(text: str) -> Any:
         {'a': 0.001, 'b': 'no', 'c': '0123456'}
     """
     return YAML(typ="safe", pure=True).load(text)
+
+
+def _read_whole(path: Path, extended_by: tuple[Path, ...]) -> Tree:
+    """Read a file and what it extends: its own keys win, sections are merged key by key.
+
+    A strategy or model of another name takes nothing over.
+    """
+    tree = _read(path)
+    base = tree.pop(_EXTENDS, None)
+    if base is None:
+        return tree
+    if not isinstance(base, str):
+        raise ConfigError(
+            f"{path}: {_EXTENDS}: expected the path of a YAML file, found {base!r}; write "
+            f"'{_EXTENDS}: base.yaml'"
+        )
+    if path.resolve() in extended_by:
+        raise ConfigError(f"{path}: {_EXTENDS}: expected an end, found a file that extends itself")
+    return _merged(_read_whole(path.parent / base, (*extended_by, path.resolve())), tree)
+
+
+def _merged(base: Tree, own: Tree) -> Tree:
+    merged: Tree = copied(base)
+    for key, value in own.items():
+        other = merged.get(key)
+        if isinstance(value, dict) and isinstance(other, dict) and _are_of_one_kind(other, value):
+            merged[key] = _merged(other, value)
+        else:
+            merged[key] = copied(value)
+    return merged
+
+
+def _are_of_one_kind(base: Tree, own: Tree) -> bool:
+    """Return False for two strategies or models: the parameters of one are not the other's."""
+    return bool("name" not in own or own["name"] == base.get("name"))
 
 
 def _read(path: Path) -> Tree:
@@ -99,90 +136,16 @@ def _parse_override(text: str) -> tuple[str, Any]:
         ) from None
 
 
-def _expand(tree: Tree, fixed: Tree, where: str) -> Iterator[tuple[str, Tree]]:
-    """Yield every run's id and settings."""
-    cases = _mapping(tree, "cases", where) or {None: {}}
-    for case, changes in cases.items():
-        if not isinstance(changes, dict | None):
-            raise ConfigError(
-                f"{where}: cases.{case}: expected dotted keys with values, found {changes!r}; "
-                "write {federated.num_rounds: 10}, or {} for no change"
-            )
-    # What the command line sets is not swept.
-    sweep = {
-        key: values
-        for key, values in _mapping(tree, "sweep", where).items()
-        if not any(f"{key}.".startswith(f"{override}.") for override in fixed)
-    }
-    for key, values in sweep.items():
-        if not isinstance(values, list) or not values:
-            raise ConfigError(
-                f"{where}: sweep.{key}: expected a list of values, found {values!r}; write [a, b]"
-            )
-    seeds = tree.get("seeds", [tree.get("seed", 0)])
-    if "seed" in fixed:
-        seeds = [fixed["seed"]]
-    if not isinstance(seeds, list) or not seeds:
-        raise ConfigError(f"{where}: seeds: expected a list, found {seeds!r}; write [0, 1, 2]")
-    base = {key: value for key, value in tree.items() if key not in _EXPANSIONS}
-    for case, changes in cases.items():
-        for values in itertools.product(*sweep.values()):
-            for seed in seeds:
-                settings = _copy(base)
-                swept = dict(zip(sweep, values, strict=True))
-                for changed in (changes or {}, swept, fixed, {"seed": seed, "case": case}):
-                    for key, value in changed.items():
-                        _set(settings, key, value, where)
-                yield _run_id(case, swept, seed), settings
-
-
-def _mapping(tree: Tree, key: str, where: str) -> dict[Any, Any]:
-    value = tree.get(key) or {}
-    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
-        raise ConfigError(
-            f"{where}: {key}: expected names with what they stand for, found {value!r}; see the "
-            "README"
-        )
-    return value
-
-
-def _copy(value: Any) -> Any:
-    return {k: _copy(v) for k, v in value.items()} if isinstance(value, dict) else value
-
-
-def _set(tree: Tree, dotted: str, value: Any, where: str) -> None:
-    *parents, last = str(dotted).split(".")
-    for parent in parents:
-        if tree.get(parent) is None:
-            tree[parent] = {}
-        tree = tree[parent]
-        if not isinstance(tree, dict):
-            raise ConfigError(
-                f"{where}: {dotted}: expected {parent!r} to be a section, found {tree!r}; "
-                "check the dotted key"
-            )
-    tree[last] = _copy(value)
-
-
-def _run_id(case: str | None, swept: Tree, seed: Any) -> str:
-    parts = [str(case)] if case else []
-    names = [key.rpartition(".")[2] for key in swept]
-    for key, name in zip(swept, names, strict=True):
-        parts.append(f"{key if names.count(name) > 1 else name}={_short(swept[key])}")
-    text = "-".join([*parts, f"seed{seed}"])
-    return re.sub(r"[^\w.,=+-]+", "_", text)  # a folder's name, whatever the values are
-
-
-def _short(value: Any) -> str:
-    """Write a swept value into a run's id."""
-    if isinstance(value, dict):
-        return ",".join(f"{key}={_short(item)}" for key, item in value.items())
-    return "none" if value is None else str(value)
-
-
-def _describe(fault: ErrorDetails) -> str:
+def _describe(fault: ErrorDetails, run: Expanded) -> str:
     """Say where, what was expected, what was found, and the remedy."""
     path = ".".join(str(part) for part in fault["loc"])
+    for key, origin in run.origins.items():
+        if f"{path}.".startswith(f"{key}."):
+            return f"{_described(fault, path)} (set by {origin})"
+    return _described(fault, path)
+
+
+def _described(fault: ErrorDetails, path: str) -> str:
     match fault["type"]:
         case "extra_forbidden":
             return f"{path}: expected a known key, found {path!r}; {_nearest(fault['loc'])}"
@@ -200,7 +163,7 @@ def _nearest(loc: tuple[int | str, ...]) -> str:
         model = _section(model, str(part)) or model
     known = [key for key in model.model_fields if key != "case"]
     if model is RunConfig:
-        known += _EXPANSIONS
+        known += [*EXPANSIONS, _EXTENDS]
     close = difflib.get_close_matches(str(loc[-1]), known, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"the keys here are {', '.join(known)}"
 

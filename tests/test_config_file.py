@@ -142,3 +142,122 @@ def test_a_run_s_own_config_reads_back_to_the_same_run(tmp_path: Path) -> None:
     folder.prepare()
     folder.write_config(run.model_dump())
     assert list(load_runs(folder.path / "config.yaml").values()) == [run]
+
+
+def test_values_that_go_together_and_combinations_left_out(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        """
+        name: x
+        cases: {a: {}, b: {federated.local.momentum: 0.9}}
+        sweep:
+          federated.local.learning_rate: {logspace: [0.01, 1, 3]}
+          zip:
+            - {federated.num_rounds: [40, 80], federated.cohort_size: {linspace: [20, 10, 2]}}
+          exclude:
+            - {case: b, federated.num_rounds: 80}
+            - {federated.local.learning_rate: 0.01, federated.local.momentum: 0.9}
+        """,
+    )
+    found = {
+        (r.case, r.federated.local.learning_rate, r.federated.num_rounds, r.federated.cohort_size)
+        for r in load_runs(path).values()
+    }
+    assert found == {
+        *(("a", rate, *pair) for rate in (0.01, 0.1, 1.0) for pair in ((40, 20), (80, 10))),
+        *(("b", rate, 40, 20) for rate in (0.1, 1.0)),
+    }
+    # What is set on the command line leaves its group.
+    fixed = load_runs(path, ["federated.num_rounds=7", "sweep.exclude=[]", "cases={}"])
+    assert {(r.federated.num_rounds, r.federated.cohort_size) for r in fixed.values()} == {
+        (7, 20),
+        (7, 10),
+    }
+    with pytest.raises(ConfigError, match="expected runs to be left, found none"):
+        load_runs(path, ["sweep.exclude=[{case: a}, {case: b}]"])
+
+
+def test_a_file_extends_another(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "base.yaml").write_text(
+        "name: base\nfederated: {num_rounds: 5, local: {epochs: 3, momentum: 0.5}}\n"
+        "strategy: {name: fedavg, weighting: uniform}\ncases: {a: {seed: 1}}\n"
+    )
+    (tmp_path / "below" / "middle.yaml").write_text(
+        "extends: ../base.yaml\nname: middle\nfederated: {local: {epochs: 1}}\n"
+    )
+    path = write(
+        tmp_path, "extends: below/middle.yaml\nstrategy: {name: fedadam}\ncases: {b: {}}\n"
+    )
+    runs = load_runs(path)
+    assert [run.case for run in runs.values()] == ["a", "b"]
+    run = runs["b-seed0"]
+    assert run.name == "middle"
+    local = run.federated.local
+    assert (run.federated.num_rounds, local.epochs, local.momentum) == (5, 1, 0.5)
+    # Another strategy takes no parameters over, the same one does.
+    assert run.strategy.parameters == {}
+    same = write(tmp_path, "extends: base.yaml\nstrategy: {name: fedavg, server_momentum: 0.9}")
+    assert load_runs(same)["a-seed0"].strategy.parameters == {
+        "weighting": "uniform",
+        "server_momentum": 0.9,
+    }
+    for text, message in (
+        ("extends: [a]", "expected the path of a YAML file"),
+        ("extends: file.yaml", "extends itself"),
+        ("extends: none.yaml", "No such file"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            load_runs(write(tmp_path, text))
+
+
+def test_a_fault_says_where_its_value_was_set(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        """
+        name: x
+        cases: {a: {}, b: {data.labels: huge}}
+        sweep: {federated.cohort_size: [5, 0]}
+        """,
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_runs(path, ["evaluation={every: 0}"])
+    text = str(caught.value)
+    assert "data.labels: expected 'coarse' or 'fine', found 'huge'; change it (set by cases.b)" in (
+        text
+    )
+    assert "found 0; change it (set by sweep)" in text
+    assert (
+        "evaluation.every: expected greater than or equal to 1, found 0; change it (set by the"
+        in (text)
+    )
+    assert text.count("\n  - ") == 3
+
+
+def test_long_values_make_short_names(tmp_path: Path) -> None:
+    long = "./a/long/path/to/strategies/of/mine/with/words.py"
+    path = write(tmp_path, f"name: x\nsweep: {{strategy.name: [{long}:A, {long}:B]}}")
+    ids = list(load_runs(path))
+    assert len(set(ids)) == 2
+    assert all(len(run_id) < 60 and run_id.endswith("-seed0") for run_id in ids)
+    many = ", ".join(f"model.parameter_number_{k}: [1]" for k in range(30))
+    (run_id,) = load_runs(write(tmp_path, f"name: x\nsweep: {{{many}}}"))
+    assert len(run_id) < 180
+
+
+@pytest.mark.parametrize(
+    ("sweep", "message"),
+    [
+        ("{federated.num_rounds: {logspace: [0, 1, 3]}}", "expected a list of values"),
+        ("{federated.num_rounds: {linspace: [1, 2]}}", "expected a list of values"),
+        ("{federated.num_rounds: {linspace: [1, 2, 1]}}", "expected a list of values"),
+        ("{federated.num_rounds: {linspace: [1, .inf, 3]}}", "expected a list of values"),
+        ("{zip: {a: [1]}}", "sweep.zip: expected a list of groups"),
+        ("{zip: [{model.a: [1, 2], model.b: [1]}]}", "lists of one length in a group"),
+        ("{exclude: {a: 1}}", "sweep.exclude: expected a list of combinations"),
+        ("{model.a: [1], exclude: [{model.b: 1}]}", "expected keys that vary"),
+    ],
+)
+def test_bad_sweeps_get_one_clear_sentence(tmp_path: Path, sweep: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_runs(write(tmp_path, f"name: x\nsweep: {sweep}"))
