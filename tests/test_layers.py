@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[1] / "fedsim"
 LAYERS = [
     {"", "errors", "streams", "arrays", "loss"},  # 0
     {"config", "plugins", "flower_seam", "data", "models", "metrics", "privacy"},  # 1
+    {"sweep"},
     {"config_file", "cohort", "replies", "update_sum"},
     {"strategy"},
     {"foreign"},
