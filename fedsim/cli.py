@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fedsim.audit.findings import Finding
+    from fedsim.reporter import Failure
 
 app = typer.Typer(
     help="Federated learning on images that belong to users.",
@@ -60,10 +61,12 @@ def run(
     overrides: Overrides = None,
     out: Annotated[Path, typer.Option(help="Folder of all runs.")] = Path("runs"),
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from checkpoints; skip finished runs.")
+        bool, typer.Option("--resume", help="Go on with runs that failed, too.")
     ] = False,
 ) -> None:
     """Train every run that FILE describes, score it each round, and compare them on test.
+
+    Run it again to go on: finished runs are skipped, broken-off ones go on from their checkpoints.
 
     Example: fedsim run experiments/quickstart.yaml federated.num_rounds=10 --out trial
     """
@@ -73,23 +76,30 @@ def run(
 
     runs = load_runs(file, overrides or [])
 
-    from fedsim.display import ConsoleReporter, class_tables, comparison_table
-    from fedsim.experiment import run_jobs
+    from fedsim.display import class_tables, comparison_table
+    from fedsim.experiment import processes_for, run_jobs
     from fedsim.jobs import jobs_of
+    from fedsim.progress import reporter_for
+    from fedsim.reporter import Failure
 
     console = Console()
+    jobs = jobs_of(runs)
     try:
-        with ConsoleReporter(console) as reporter:
-            summaries = run_jobs(jobs_of(runs), out, reporter, resume=resume)
+        with reporter_for(console, processes_for(jobs)[0]) as reporter:
+            outcomes = run_jobs(jobs, out, reporter, repeat_failed=resume)
     except KeyboardInterrupt:  # here, since typer would end without a word
-        print("fedsim: stopped; go on from the last checkpoint with --resume", file=sys.stderr)
+        print("fedsim: stopped; run it again to go on from the last checkpoints", file=sys.stderr)
         raise typer.Exit(130) from None
-    wide = _for_tables(console)
-    wide.print()
-    for table in class_tables(summaries):
-        wide.print(table)
-    wide.print(comparison_table(summaries))
-    wide.print(f"Records: {out / next(iter(runs.values())).name}", markup=False, highlight=False)
+    summaries = [outcome for outcome in outcomes.values() if not isinstance(outcome, Failure)]
+    if summaries:
+        wide = _for_tables(console)
+        wide.print()
+        for table in class_tables(summaries):
+            wide.print(table)
+        wide.print(comparison_table(summaries))
+        name = next(iter(runs.values())).name
+        wide.print(f"Records: {out / name}", markup=False, highlight=False)
+    _exit_for({k: v for k, v in outcomes.items() if isinstance(v, Failure)})
 
 
 @app.command()
@@ -169,6 +179,16 @@ def strategy(
     findings = audit_strategy(name, parameters_of(parameters or []))
     _show_findings({name: findings}, as_json)
     require_passed(findings)
+
+
+def _exit_for(failures: "dict[str, Failure]") -> None:
+    """Tell what failed and end with its exit code, the first one's if there are several."""
+    for failure in failures.values():
+        print(f"{failure.traceback}fedsim: {failure.message}", file=sys.stderr)
+        if failure.exit_code == 1:
+            print("fedsim: this is a bug, please report it with the lines above", file=sys.stderr)
+    for failure in failures.values():
+        raise typer.Exit(failure.exit_code)
 
 
 def _for_tables(console: "Console") -> "Console":

@@ -1,111 +1,8 @@
-"""What a run shows: a line a round and a bar on a terminal, plain lines elsewhere, tables."""
+"""The tables that end a run, and the one that a plan is."""
 
-from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
-
-
-class ConsoleReporter:
-    """Shows runs as they go.
-
-    Args:
-        console: Where to; a live bar stands under the lines if it is a terminal.
-    """
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._task = self._progress.add_task("", visible=False)
-        self._total = 0
-        self._training: Mapping[str, Any] = {}
-
-    def __enter__(self) -> "ConsoleReporter":
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._progress.stop()
-
-    def started(self, run_id: str, num_rounds: int, done: int) -> None:
-        """Head a run's lines."""
-        self._total, self._training = num_rounds, {}
-        resumed = f", resumed after round {done}" if done else ""
-        self._print(f"\n{run_id}: {num_rounds} rounds{resumed}")
-        self._progress.update(
-            self._task, description=run_id, total=num_rounds, completed=done, visible=True
-        )
-
-    def recorded(self, line: dict[str, Any]) -> None:
-        """Show a round: its scores, or its training if it was not scored."""
-        if line["split"] == "train":
-            self._print_unscored()
-            self._training = line
-            self._progress.update(self._task, completed=line["round"])
-            return
-        seconds = line["seconds"] + self._training.get("seconds", 0.0)
-        scores = (
-            f"val macro AP {percent(line['macro_ap'])}  micro AP {percent(line['micro_ap'])}",
-        )
-        self._print_round(line, self._training, scores, seconds)
-        self._training = {}
-
-    def _print_unscored(self) -> None:
-        if self._training:
-            self._print_round(self._training, self._training, (), self._training["seconds"])
-            self._training = {}
-
-    def _print_round(
-        self,
-        line: Mapping[str, Any],
-        training: Mapping[str, Any],
-        scores: tuple[str, ...],
-        seconds: float,
-    ) -> None:
-        loss = training.get("loss")
-        parts = [
-            f"  round {line['round']:>{len(str(self._total))}}/{self._total}",
-            *scores,
-            f"train loss {loss:.4f}" if loss is not None else "train loss      -",
-            *_spent(line),
-            f"{seconds:.2f} s",
-        ]
-        self._print("  ".join(parts))
-
-    def finished(self, run_id: str, summary: dict[str, Any], skipped: bool) -> None:
-        """Close a run's lines."""
-        self._progress.update(self._task, visible=False)
-        scores = summary["test"]["scores"]
-        how = "was finished before" if skipped else f"done in {summary['seconds']:.0f} s"
-        self._print(
-            f"{run_id}: {how}; best round {summary['best_round']}, test macro AP "
-            f"{percent(scores['macro_ap'])}, micro AP {percent(scores['micro_ap'])}"
-        )
-
-    def _print(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def comparison_table(summaries: list[dict[str, Any]]) -> Table:
@@ -173,18 +70,6 @@ def epsilon(value: float | str | None) -> str:
     digits = 2 if number < 100 else 1
     rounded = round(number, digits)
     return f"{rounded if rounded >= number else rounded + 10**-digits:.{digits}f}"
-
-
-def _spent(line: Mapping[str, Any]) -> list[str]:
-    spent = []
-    if "epsilon_as_run" in line:
-        spent.append(
-            f"epsilon {epsilon(line['epsilon_at_noise_cohort'])} "
-            f"(as run {epsilon(line['epsilon_as_run'])})"
-        )
-    if "example_epsilon_max" in line:
-        spent.append(f"user epsilon <= {epsilon(line['example_epsilon_max'])}")
-    return spent
 
 
 def _scores(summary: dict[str, Any]) -> list[str]:

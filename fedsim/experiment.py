@@ -1,304 +1,154 @@
-"""From a list of runs to their folders: train, resume, score on test, summarize."""
+"""The runs of a file: which are done, which are to do, how many at a time."""
 
 import dataclasses
-import importlib.metadata
-import math
-import platform
+import fcntl
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from torch import nn
-
-from fedsim import __version__, build
-from fedsim.arrays import one_thread
-from fedsim.bookkeeping import Bookkeeper
-from fedsim.build_pooled import CENTRALIZED, Spending, build_pooled
-from fedsim.build_privacy import federated_privacy
-from fedsim.centralized import train_centralized
+from fedsim import build
 from fedsim.check import check_splits, faults_of
-from fedsim.data.dataset import FederatedDataset
-from fedsim.engines.in_process import InProcessGrid
 from fedsim.engines.workers import num_cores
-from fedsim.errors import (
-    CheckpointError,
-    FedsimError,
-    PrivacyError,
-    noted,
-    raise_together,
-)
-from fedsim.evaluation.final import score_constant, score_test
-from fedsim.evaluation.scoring import SplitScorer
-from fedsim.flower_seam import to_record
+from fedsim.errors import CheckpointError, FedsimError, noted, raise_together
 from fedsim.jobs import Job
-from fedsim.loop import Federation, train
-from fedsim.models.initialize import exchanged_tensors
 from fedsim.record import RunFolder
-from fedsim.state import RunState, load_checkpoint
+from fedsim.reporter import Failure, Reporter
+from fedsim.run_processes import Outcome, attempt, run_in_processes
+from fedsim.single_run import resumed
 
-_PACKAGES = ("flwr", "torch", "torchvision", "opacus", "dp-accounting", "h5py", "numpy", "pillow")
+_SECONDS_TO_LOCK = 10.0
 
-
-class Reporter(Protocol):
-    """Told what happens, while it happens."""
-
-    def started(self, run_id: str, num_rounds: int, done: int) -> None:
-        """A run begins, or goes on after ``done`` rounds."""
-        ...
-
-    def recorded(self, line: dict[str, Any]) -> None:
-        """A line was recorded."""
-        ...
-
-    def finished(self, run_id: str, summary: dict[str, Any], skipped: bool) -> None:
-        """A run is done, or was already."""
-        ...
+Task = tuple[Job, RunFolder]
 
 
 def run_jobs(
-    jobs: list[Job], out: Path, reporter: Reporter, *, resume: bool
-) -> list[dict[str, Any]]:
-    """Run one job after another and return their summaries.
+    jobs: list[Job], out: Path, reporter: Reporter, *, repeat_failed: bool = False
+) -> dict[str, Outcome]:
+    """Run all jobs, as many at a time as there are cores for, and return how each ended.
+
+    A run that is finished is skipped, one that was broken off goes on from its checkpoint, and one
+    that failed stays so unless its settings have changed or it is asked for. A run that fails now
+    stops no other one.
 
     Args:
         jobs: What to run.
         out: The folder of all experiments; a job writes to ``out/<name>/<run_id>``.
         reporter: Told what happens.
-        resume: Go on where a checkpoint is, and skip finished runs; else a folder that holds a run
-            already is an error.
+        repeat_failed: Go on with failed runs, too, from their last checkpoints.
+
+    Returns:
+        Each job's summary or failure, by run id, in the order of the jobs.
 
     Raises:
         FedsimError: Whatever is wrong with settings or data, before any training.
     """
-    jobs = [dataclasses.replace(job, config=build.with_defaults(job.config)) for job in jobs]
-    folders = [RunFolder(out / job.config.name / job.run_id) for job in jobs]
-    # Everything is built once before anything runs: a fault in the last run shows at once.
-    faults: list[FedsimError] = []
-    for job, folder in zip(jobs, folders, strict=True):
-        with noted(faults):
-            faults += _faults(job, folder, resume)
-    raise_together(faults)
-    for folder in folders:
+    tasks = [
+        (job, RunFolder(out / job.config.name / job.run_id))
+        for job in (dataclasses.replace(j, config=build.with_defaults(j.config)) for j in jobs)
+    ]
+    experiments = {folder.path.parent for _, folder in tasks}
+    for path in experiments:
+        RunFolder(path).prepare()
+    with _locked(experiments):
+        outcomes = {} if repeat_failed else _failed_before(tasks)
+        # Everything is built once before anything runs: a fault in the last run shows at once.
+        faults: list[FedsimError] = []
+        for job, folder in tasks:
+            if job.run_id not in outcomes:
+                with noted(faults):
+                    faults += _faults(job, folder)
+        raise_together(faults)
+        outcomes |= _finished_before(tasks)
+        _tell(outcomes, reporter)
+        todo = [task for task in tasks if task[0].run_id not in outcomes]
+        if todo:
+            jobs = [job for job, _ in todo]
+            reporter.planned(jobs, len(outcomes), *processes_for(jobs))
+            outcomes |= _run(todo, reporter)
+    return {job.run_id: outcomes[job.run_id] for job, _ in tasks}
+
+
+def processes_for(jobs: Sequence[Job]) -> tuple[int, int]:
+    """Return how many of these runs go on at a time, and with how many workers each.
+
+    Runs side by side use cores best; what is left over goes to each run's own workers.
+    """
+    asked = max((job.config.engine.workers or 0 for job in jobs), default=0)
+    at_a_time = max(1, min(len(jobs), num_cores() // (asked or 1)))
+    return at_a_time, asked or max(1, num_cores() // at_a_time)
+
+
+def _run(tasks: list[Task], reporter: Reporter) -> dict[str, Outcome]:
+    for _, folder in tasks:
         folder.prepare()
-    return [_run(job, folder, reporter) for job, folder in zip(jobs, folders, strict=True)]
+        folder.clear_failure()
+    at_a_time, workers = processes_for([job for job, _ in tasks])
+    if at_a_time > 1:
+        return run_in_processes(tasks, reporter, at_a_time=at_a_time, workers=workers)
+    return {job.run_id: attempt(job, folder, reporter, workers) for job, folder in tasks}
 
 
-def _faults(job: Job, folder: RunFolder, resume: bool) -> list[FedsimError]:
+def _tell(outcomes: dict[str, Outcome], reporter: Reporter) -> None:
+    for run_id, outcome in outcomes.items():
+        if isinstance(outcome, Failure):
+            reporter.failed(run_id, outcome, skipped=True)
+        else:
+            reporter.finished(run_id, outcome, skipped=True)
+
+
+def _faults(job: Job, folder: RunFolder) -> list[FedsimError]:
     """Build every part of a run once, and return what stands in its way."""
-    if folder.started and not resume:
-        raise CheckpointError(
-            f"{folder.path}: expected a new folder, found a run that was started before; add "
-            "--resume to go on with it, or choose another --out"
-        )
     dataset = build.build_dataset(job.config)
     check_splits(job.config, dataset)
-    state = _resumed(folder, job, dataset)
+    state = resumed(folder, job, dataset)
     return faults_of(job.config, job.baseline, dataset, state.ledger if state else None)
 
 
-@one_thread()
-def _run(job: Job, folder: RunFolder, reporter: Reporter) -> dict[str, Any]:
-    summary = _finished_before(folder, job)
-    if summary is not None:
-        reporter.finished(job.run_id, summary, skipped=True)
-        return summary
-    started = time.perf_counter()
-    config = job.config
-    dataset = build.build_dataset(config)
-    model = build.build_model(config, len(dataset.label_names))
-    own = exchanged_tensors(model)
-    initial = RunState(to_record({name: tensor.clone() for name, tensor in own.items()}))
-    state = _resumed(folder, job, dataset) or initial
-    folder.truncate_after(state.round_num)
-    folder.write_config(config.model_dump())
-    left_out = _write_left_out(folder, dataset)
-    reporter.started(job.run_id, job.num_rounds, max(state.round_num, 0))
-    workers = config.engine.workers or num_cores()
-    with build.build_grid(config, model, len(dataset.users("train")), workers) as grid:
-        parts = _Parts(job, folder, dataset, model, grid, reporter)
-        state, spending = _centralize(parts, state) if job.baseline else _federate(parts, state)
-        summary = _summarize(job, state, grid, dataset)
-    scores = summary["test"]["scores"]
-    spent = spending.spent(job.num_rounds)
-    folder.append({"round": summary["best_round"], "split": "test", **scores, **spent})
-    summary |= {
-        "privacy": spending.card(job.num_rounds, state.round_num),
-        "num_images_left_out": left_out,
-        "seconds": time.perf_counter() - started,
-    }
-    folder.write_json("summary.json", summary)
-    reporter.finished(job.run_id, summary, skipped=False)
-    return summary
+def _finished_before(tasks: list[Task]) -> dict[str, Outcome]:
+    """Return the summaries that are there, unless more rounds are asked for than they are of."""
+    found: dict[str, Outcome] = {}
+    for job, folder in tasks:
+        if folder.finished:
+            summary: dict[str, Any] = folder.read_json("summary.json")
+            if summary["num_rounds"] >= job.num_rounds:
+                found[job.run_id] = summary
+    return found
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """What federated and centralized runs have in common."""
-
-    job: Job
-    folder: RunFolder
-    dataset: FederatedDataset
-    model: nn.Module
-    grid: InProcessGrid
-    reporter: Reporter
-
-    def bookkeeper(self, spending: Spending, num_rounds: int) -> Bookkeeper:
-        def write_card(state: RunState) -> None:
-            card = spending.card(num_rounds, state.round_num)
-            self.folder.write_json("privacy.json", card)
-
-        evaluation = self.job.config.evaluation
-        validation = SplitScorer(
-            self.grid,
-            self.dataset,
-            "val",
-            batch_size=evaluation.batch_size,
-            num_images=evaluation.num_val_images,
-            seed=self.job.config.seed,
-        )
-        return Bookkeeper(
-            self.folder,
-            _numbers_depend_on(self.job, self.dataset),
-            validation,
-            num_rounds=num_rounds,
-            score_every=evaluation.every,
-            checkpoint_every=self.job.config.engine.checkpoint_every,
-            report=self.reporter.recorded,
-            before_save=write_card,
-        )
-
-
-def _federate(parts: _Parts, state: RunState) -> tuple[RunState, Spending]:
-    config, num_rounds = parts.job.config, parts.job.num_rounds
-    cohort = build.build_cohort(config, parts.dataset.users("train"))
-    mechanism, spending = federated_privacy(config, cohort.users, state.ledger)
-    strategy = build.build_strategy(config, cohort, mechanism)
-    if state.round_num > 0:
-        strategy.load_state_dict(state.strategy)
-    affordable = _affordable(spending, state, num_rounds)
-    book = parts.bookkeeper(spending, affordable)
-    with _saved_on_interrupt(book):
-        run = Federation(strategy, parts.grid, spending, book, affordable)
-        state = train(run, state)
-    _check_afforded(parts.job, state)
-    return state, spending
-
-
-def _centralize(parts: _Parts, state: RunState) -> tuple[RunState, Spending]:
-    job = parts.job
-    trainer, spending = build_pooled(
-        job.config, job.baseline or "plain", parts.model, parts.dataset, state.ledger
-    )
-    affordable = _affordable(spending, state, job.num_rounds)
-    book = parts.bookkeeper(spending, affordable)
-    with _saved_on_interrupt(book):
-        state = train_centralized(trainer, spending, book, affordable, state)
-    _check_afforded(job, state)
-    return state, spending
-
-
-def _affordable(spending: Spending, state: RunState, num_rounds: int) -> int:
-    """Return the rounds that the budget allows; those that are done are done."""
-    return max(spending.affordable_rounds(num_rounds), state.round_num)
-
-
-def _check_afforded(job: Job, state: RunState) -> None:
-    if state.round_num < job.num_rounds:
-        raise PrivacyError(
-            f"{job.run_id}: expected a budget for {job.num_rounds} rounds, found it spent after "
-            f"round {state.round_num}, whose checkpoint is kept; ask for {state.round_num} rounds, "
-            "or raise epsilon"
-        )
-
-
-def _write_left_out(folder: RunFolder, dataset: FederatedDataset) -> int:
-    """Name the images that data.max_images_per_user leaves out, if any."""
-    left_out = list(getattr(dataset, "left_out", tuple)())
-    if left_out:
-        folder.write_json("left_out_images.json", {"image_ids": left_out})
-    return len(left_out)
-
-
-def _numbers_depend_on(job: Job, dataset: FederatedDataset) -> dict[str, Any]:
-    """Return what a checkpoint must have been written under: settings and data."""
-    info = getattr(dataset, "info", None)
-    return {
-        **job.numbers_depend_on,
-        "label_names": list(dataset.label_names),
-        "data_index": info().index_sha256 if info else None,
-    }
-
-
-def _resumed(folder: RunFolder, job: Job, dataset: FederatedDataset) -> RunState | None:
-    if not folder.checkpoint.exists():
-        return None
-    state = load_checkpoint(folder.checkpoint, _numbers_depend_on(job, dataset))
-    if state.round_num > job.num_rounds:
-        raise CheckpointError(
-            f"{folder.path}: expected a run of at most {job.num_rounds} rounds, found one with "
-            f"{state.round_num} rounds done; ask for as many, or choose another --out"
-        )
-    return state
-
-
-def _finished_before(folder: RunFolder, job: Job) -> dict[str, Any] | None:
-    """Return the summary, unless more rounds are asked for than it was written after."""
-    if not folder.finished:
-        return None
-    summary = folder.read_json("summary.json")
-    return summary if summary["num_rounds"] >= job.num_rounds else None
+def _failed_before(tasks: list[Task]) -> dict[str, Outcome]:
+    """Return the failures that are marked, of runs whose settings are what they were."""
+    found: dict[str, Outcome] = {}
+    for job, folder in tasks:
+        mark = folder.failure()
+        if mark is not None and mark.pop("config") == job.config.model_dump(mode="json"):
+            found[job.run_id] = Failure(**mark)
+    return found
 
 
 @contextmanager
-def _saved_on_interrupt(book: Bookkeeper) -> Iterator[None]:
+def _locked(folders: set[Path]) -> Iterator[None]:
+    """Keep others from writing to the same experiments meanwhile."""
+    files = [(folder / ".lock").open("w") for folder in sorted(folders)]
     try:
+        for file in files:
+            _lock(file.fileno(), Path(file.name).parent)
         yield
-    except KeyboardInterrupt:
-        book.save()
-        raise
+    finally:
+        for file in files:
+            file.close()
 
 
-def _summarize(
-    job: Job, state: RunState, grid: InProcessGrid, dataset: FederatedDataset
-) -> dict[str, Any]:
-    config = job.config
-    best_round = state.best.round_num if state.best else state.round_num
-    arrays = state.best.arrays if state.best else state.arrays
-    scorer = SplitScorer(grid, dataset, "test", batch_size=config.evaluation.batch_size)
-    started = time.perf_counter()
-    test = score_test(
-        scorer,
-        arrays,
-        dataset,
-        resamples=config.evaluation.bootstrap_resamples,
-        seed=config.seed,
-    )
-    test["scores"]["seconds"] = time.perf_counter() - started
-    return {
-        "name": config.name,
-        "run_id": job.run_id,
-        "case": config.case,
-        "kind": CENTRALIZED if job.baseline else "federated",
-        "seed": config.seed,
-        "num_rounds": job.num_rounds,
-        "best_round": best_round,
-        "best_val_macro_ap": state.best.macro_ap if state.best else None,
-        "num_parameters": sum(math.prod(array.shape) for array in arrays.values()),
-        "test": test,
-        "constant_predictor": {split: score_constant(dataset, split) for split in ("val", "test")},
-        "versions": versions(),
-    }
-
-
-def versions() -> dict[str, str]:
-    """Return what the last bits of the numbers rest on."""
-    packages = {name: importlib.metadata.version(name) for name in _PACKAGES}
-    return {
-        "fedsim": __version__,
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        **packages,
-    }
+def _lock(descriptor: int, folder: Path) -> None:
+    until = time.monotonic() + _SECONDS_TO_LOCK
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() > until:
+                raise CheckpointError(
+                    f"{folder}: expected nobody else to write there, found another fedsim at work; "
+                    "wait for it, stop it, or choose another --out"
+                ) from None
+            time.sleep(0.2)

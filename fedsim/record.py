@@ -12,6 +12,8 @@ from fedsim.errors import CheckpointError
 
 Line = dict[str, Any]
 
+_FAILED = "failed.json"
+
 
 class RunFolder:
     """Where a run writes.
@@ -47,6 +49,18 @@ class RunFolder:
     def finished(self) -> bool:
         """Whether the summary, which is written last, is there."""
         return (self.path / "summary.json").exists()
+
+    def mark_failed(self, failure: dict[str, Any]) -> None:
+        """Write ``failed.json``: why the run ended before its end."""
+        self.write_json(_FAILED, failure)
+
+    def clear_failure(self) -> None:
+        """Forget that the run has failed: it is started again."""
+        (self.path / _FAILED).unlink(missing_ok=True)
+
+    def failure(self) -> dict[str, Any] | None:
+        """Return what ``mark_failed`` wrote; None for a run that has not failed."""
+        return self.read_json(_FAILED) if (self.path / _FAILED).exists() else None
 
     def write_config(self, settings: dict[str, Any]) -> None:
         """Write ``config.yaml``: every setting, defaults included."""

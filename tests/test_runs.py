@@ -173,11 +173,7 @@ def test_killed_and_resumed(
         assert time.monotonic() < deadline, "a worker outlived the run"
         time.sleep(0.05)
     assert not (folder / "summary.json").exists()
-    if (folder / "checkpoint" / "state.pt").exists():
-        refused = fedsim("run", *settings)
-        assert refused.returncode == 6
-        assert "--resume" in refused.stderr
-    resumed = fedsim("run", *settings, "--resume")
+    resumed = fedsim("run", *settings)
     assert resumed.returncode == 0, resumed.stderr
     assert lines(folder) == lines(undisturbed)
     assert same(checkpoint(folder), checkpoint(undisturbed))
@@ -198,7 +194,7 @@ def _living_members(session: int) -> list[str]:
 
 def test_a_finished_run_resumes_to_nothing(yaml: Path, undisturbed: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*")}
-    done = fedsim("run", yaml, "--out", undisturbed.parents[1], "--resume")
+    done = fedsim("run", yaml, "--out", undisturbed.parents[1])
     assert done.returncode == 0, done.stderr
     assert "was finished before" in done.stdout
     assert {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*")} == before
@@ -298,11 +294,11 @@ def test_ctrl_c_stops_with_a_checkpoint(yaml: Path, undisturbed: Path, tmp_path:
     run.send_signal(signal.SIGINT)
     _, stderr = run.communicate(timeout=60)
     assert run.returncode == 130
-    assert "--resume" in stderr
+    assert "run it again to go on" in stderr
     assert "Traceback" not in stderr
     folder = tmp_path / "drawings" / "seed0"
     assert checkpoint(folder)["round_num"] >= 1
-    resumed = fedsim("run", yaml, "--out", tmp_path, "--resume")
+    resumed = fedsim("run", yaml, "--out", tmp_path)
     assert resumed.returncode == 0, resumed.stderr
     assert lines(folder) == lines(undisturbed)
 

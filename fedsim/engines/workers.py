@@ -283,7 +283,7 @@ def _start_worker(
 ) -> None:
     global _worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
+    threading.Thread(target=end_with, args=(lifeline,), daemon=True).start()
     torch.set_num_threads(1)
     keep_freed_memory()
     ensure_task_identity()
@@ -298,7 +298,8 @@ def _start_worker(
         _worker = error  # raised by the first task: here it would only break the pool
 
 
-def _end_with(lifeline: connection.Connection) -> None:
+def end_with(lifeline: connection.Connection) -> None:
+    """End this process when the other end of a pipe closes, which its owner's death does too."""
     connection.wait([lifeline])
     os._exit(1)
 

@@ -1,0 +1,242 @@
+"""One run from its first round to its summary: train or go on, score on test, record."""
+
+import functools
+import importlib.metadata
+import math
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from fedsim import __version__, build
+from fedsim.arrays import one_thread
+from fedsim.bookkeeping import Bookkeeper
+from fedsim.build_pooled import CENTRALIZED, Spending, build_pooled
+from fedsim.build_privacy import federated_privacy
+from fedsim.centralized import train_centralized
+from fedsim.data.dataset import FederatedDataset
+from fedsim.engines.in_process import InProcessGrid
+from fedsim.errors import CheckpointError, PrivacyError
+from fedsim.evaluation.final import score_constant, score_test
+from fedsim.evaluation.scoring import SplitScorer
+from fedsim.flower_seam import to_record
+from fedsim.jobs import Job
+from fedsim.loop import Federation, train
+from fedsim.models.initialize import exchanged_tensors
+from fedsim.record import RunFolder
+from fedsim.reporter import Reporter
+from fedsim.state import RunState, load_checkpoint
+
+_PACKAGES = ("flwr", "torch", "torchvision", "opacus", "dp-accounting", "h5py", "numpy", "pillow")
+
+
+@one_thread()
+def run_job(job: Job, folder: RunFolder, reporter: Reporter, workers: int) -> dict[str, Any]:
+    """Train a run from where it is to its end, score it on test, and return its summary.
+
+    Args:
+        job: The run.
+        folder: Where it writes, and goes on from a checkpoint if there is one.
+        reporter: Told what happens.
+        workers: Processes that train and score; no number depends on them.
+
+    Raises:
+        FedsimError: Whatever stops the run; its last checkpoint is kept.
+        KeyboardInterrupt: After a checkpoint was saved.
+    """
+    started = time.perf_counter()
+    config = job.config
+    dataset = build.build_dataset(config)
+    model = build.build_model(config, len(dataset.label_names))
+    own = exchanged_tensors(model)
+    initial = RunState(to_record({name: tensor.clone() for name, tensor in own.items()}))
+    state = resumed(folder, job, dataset) or initial
+    folder.truncate_after(state.round_num)
+    folder.write_config(config.model_dump())
+    left_out = _write_left_out(folder, dataset)
+    reporter.started(job.run_id, job.num_rounds, max(state.round_num, 0))
+    with build.build_grid(config, model, len(dataset.users("train")), workers) as grid:
+        parts = _Parts(job, folder, dataset, model, grid, reporter)
+        state, spending = _centralize(parts, state) if job.baseline else _federate(parts, state)
+        summary = _summarize(job, state, grid, dataset)
+    scores = summary["test"]["scores"]
+    spent = spending.spent(job.num_rounds)
+    folder.append({"round": summary["best_round"], "split": "test", **scores, **spent})
+    summary |= {
+        "privacy": spending.card(job.num_rounds, state.round_num),
+        "num_images_left_out": left_out,
+        "seconds": time.perf_counter() - started,
+    }
+    folder.write_json("summary.json", summary)
+    return summary
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What federated and centralized runs have in common."""
+
+    job: Job
+    folder: RunFolder
+    dataset: FederatedDataset
+    model: nn.Module
+    grid: InProcessGrid
+    reporter: Reporter
+
+    def bookkeeper(self, spending: Spending, num_rounds: int) -> Bookkeeper:
+        def write_card(state: RunState) -> None:
+            card = spending.card(num_rounds, state.round_num)
+            self.folder.write_json("privacy.json", card)
+
+        evaluation = self.job.config.evaluation
+        validation = SplitScorer(
+            self.grid,
+            self.dataset,
+            "val",
+            batch_size=evaluation.batch_size,
+            num_images=evaluation.num_val_images,
+            seed=self.job.config.seed,
+        )
+        return Bookkeeper(
+            self.folder,
+            _numbers_depend_on(self.job, self.dataset),
+            validation,
+            num_rounds=num_rounds,
+            score_every=evaluation.every,
+            checkpoint_every=self.job.config.engine.checkpoint_every,
+            report=functools.partial(self.reporter.recorded, self.job.run_id),
+            before_save=write_card,
+        )
+
+
+def _federate(parts: _Parts, state: RunState) -> tuple[RunState, Spending]:
+    config, num_rounds = parts.job.config, parts.job.num_rounds
+    cohort = build.build_cohort(config, parts.dataset.users("train"))
+    mechanism, spending = federated_privacy(config, cohort.users, state.ledger)
+    strategy = build.build_strategy(config, cohort, mechanism)
+    if state.round_num > 0:
+        strategy.load_state_dict(state.strategy)
+    affordable = _affordable(spending, state, num_rounds)
+    book = parts.bookkeeper(spending, affordable)
+    with _saved_on_interrupt(book):
+        run = Federation(strategy, parts.grid, spending, book, affordable)
+        state = train(run, state)
+    _check_afforded(parts.job, state)
+    return state, spending
+
+
+def _centralize(parts: _Parts, state: RunState) -> tuple[RunState, Spending]:
+    job = parts.job
+    trainer, spending = build_pooled(
+        job.config, job.baseline or "plain", parts.model, parts.dataset, state.ledger
+    )
+    affordable = _affordable(spending, state, job.num_rounds)
+    book = parts.bookkeeper(spending, affordable)
+    with _saved_on_interrupt(book):
+        state = train_centralized(trainer, spending, book, affordable, state)
+    _check_afforded(job, state)
+    return state, spending
+
+
+def _affordable(spending: Spending, state: RunState, num_rounds: int) -> int:
+    """Return the rounds that the budget allows; those that are done are done."""
+    return max(spending.affordable_rounds(num_rounds), state.round_num)
+
+
+def _check_afforded(job: Job, state: RunState) -> None:
+    if state.round_num < job.num_rounds:
+        raise PrivacyError(
+            f"{job.run_id}: expected a budget for {job.num_rounds} rounds, found it spent after "
+            f"round {state.round_num}, whose checkpoint is kept; ask for {state.round_num} rounds, "
+            "or raise epsilon"
+        )
+
+
+def _write_left_out(folder: RunFolder, dataset: FederatedDataset) -> int:
+    """Name the images that data.max_images_per_user leaves out, if any."""
+    left_out = list(getattr(dataset, "left_out", tuple)())
+    if left_out:
+        folder.write_json("left_out_images.json", {"image_ids": left_out})
+    return len(left_out)
+
+
+def _numbers_depend_on(job: Job, dataset: FederatedDataset) -> dict[str, Any]:
+    """Return what a checkpoint must have been written under: settings and data."""
+    info = getattr(dataset, "info", None)
+    return {
+        **job.numbers_depend_on,
+        "label_names": list(dataset.label_names),
+        "data_index": info().index_sha256 if info else None,
+    }
+
+
+def resumed(folder: RunFolder, job: Job, dataset: FederatedDataset) -> RunState | None:
+    """Return the state that a run goes on from; None for a new one.
+
+    Raises:
+        CheckpointError: The checkpoint can't be read, or belongs to other settings or data.
+    """
+    if not folder.checkpoint.exists():
+        return None
+    state = load_checkpoint(folder.checkpoint, _numbers_depend_on(job, dataset))
+    if state.round_num > job.num_rounds:
+        raise CheckpointError(
+            f"{folder.path}: expected a run of at most {job.num_rounds} rounds, found one with "
+            f"{state.round_num} rounds done; ask for as many, or choose another --out"
+        )
+    return state
+
+
+@contextmanager
+def _saved_on_interrupt(book: Bookkeeper) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        book.save()
+        raise
+
+
+def _summarize(
+    job: Job, state: RunState, grid: InProcessGrid, dataset: FederatedDataset
+) -> dict[str, Any]:
+    config = job.config
+    best_round = state.best.round_num if state.best else state.round_num
+    arrays = state.best.arrays if state.best else state.arrays
+    scorer = SplitScorer(grid, dataset, "test", batch_size=config.evaluation.batch_size)
+    started = time.perf_counter()
+    test = score_test(
+        scorer,
+        arrays,
+        dataset,
+        resamples=config.evaluation.bootstrap_resamples,
+        seed=config.seed,
+    )
+    test["scores"]["seconds"] = time.perf_counter() - started
+    return {
+        "name": config.name,
+        "run_id": job.run_id,
+        "case": config.case,
+        "kind": CENTRALIZED if job.baseline else "federated",
+        "seed": config.seed,
+        "num_rounds": job.num_rounds,
+        "best_round": best_round,
+        "best_val_macro_ap": state.best.macro_ap if state.best else None,
+        "num_parameters": sum(math.prod(array.shape) for array in arrays.values()),
+        "test": test,
+        "constant_predictor": {split: score_constant(dataset, split) for split in ("val", "test")},
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return what the last bits of the numbers rest on."""
+    packages = {name: importlib.metadata.version(name) for name in _PACKAGES}
+    return {
+        "fedsim": __version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        **packages,
+    }
