@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,11 +14,15 @@ from fedsim.build_privacy import sampling_of
 from fedsim.cohort import CohortSampler
 from fedsim.config import DataConfig, RunConfig
 from fedsim.data.dataset import FederatedDataset, UserTable
-from fedsim.data.sources import open_dataset
+from fedsim.data.dealing import dirichlet, iid, iid_constant, quantity
+from fedsim.data.index import StoredImages
+from fedsim.data.partition import Deal, Dealing
+from fedsim.data.partition_file import read_partition
+from fedsim.data.sources import open_dataset, opener_of
 from fedsim.data.transforms import Transform
 from fedsim.engines.client_app import client_app
 from fedsim.engines.in_process import InProcessGrid
-from fedsim.errors import ConfigError, DataError
+from fedsim.errors import ConfigError
 from fedsim.foreign import ForeignStrategy
 from fedsim.models.frozen_batch_norm import register_per_sample_gradients
 from fedsim.models.initialize import build_seeded, exchanged_tensors, running_statistics
@@ -32,6 +37,13 @@ from fedsim.training.trainer import Trainer
 MODELS = {
     "cnn": "fedsim.models.cnn:Cnn",
     "resnet18": "fedsim.models.resnet:resnet18",
+}
+_DEALINGS: dict[str, Callable[..., Deal]] = {
+    "iid": iid,
+    "iid_constant": iid_constant,
+    "dirichlet": dirichlet,
+    "quantity": quantity,
+    "file": read_partition,
 }
 _NORMALIZATIONS = {
     "centered": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
@@ -62,11 +74,6 @@ def build_dataset(config: RunConfig) -> FederatedDataset:
 
 @functools.lru_cache(maxsize=2)
 def _open_data(data: DataConfig) -> FederatedDataset:
-    if data.source == "synthetic":
-        raise DataError(
-            "data.source: expected data with images, found synthetic, which fedsim plan takes and "
-            "no run can train on; name a file, a folder or openclipart"
-        )
     given: dict[str, Any] = {
         "labels": data.labels,
         "image_size": data.image_size,
@@ -74,12 +81,41 @@ def _open_data(data: DataConfig) -> FederatedDataset:
         "cache_mb": data.cache_mb,
     }
     if ":" in data.source:
+        _check_by_user(data)
         factory = resolve(data.source, {}, "data.source")
         taken = inspect.signature(factory).parameters
         known = {name: value for name, value in given.items() if name in taken}
         dataset: FederatedDataset = call(factory, {}, "data", **known)
         return dataset
-    return open_dataset(data.source, **given)
+    return open_dataset(
+        data.source, **given, dealing=_dealing_of(data), population_size=data.population_size
+    )
+
+
+def open_images(data: DataConfig) -> StoredImages:
+    """Open the collection of images, its train split dealt as ``data.partition`` says."""
+    if ":" in data.source:
+        raise ConfigError(
+            f"data.source: expected a collection of images, found the class {data.source}, which "
+            "deals its examples itself; name a file or a folder"
+        )
+    return opener_of(data.source, _dealing_of(data), data.population_size)()
+
+
+def _dealing_of(data: DataConfig) -> Dealing | None:
+    """Return what deals the train images to users; None where they stay as they are."""
+    if data.partition.method == "by_user":
+        return None
+    parameters = data.partition.model_dump(exclude={"method"})
+    return functools.partial(_DEALINGS[data.partition.method], **parameters)
+
+
+def _check_by_user(data: DataConfig) -> None:
+    if data.partition.method != "by_user":
+        raise ConfigError(
+            f"data.partition.method: expected by_user with the class {data.source}, which deals "
+            f"its examples itself, found {data.partition.method}; leave data.partition out"
+        )
 
 
 def build_transform(config: RunConfig) -> Transform:

@@ -74,7 +74,7 @@ def build_pooled(
     steps: PooledSteps
     spending: Spending = PrivacySpending(None, None)
     if isinstance(settings, PooledUserLevelConfig):
-        steps, spending = _user_level(settings, config.seed, model, batches, state)
+        steps, spending = _user_level(settings, config, model, batches, state)
     elif isinstance(settings, PooledExampleLevelConfig):
         spending = pooled_example_spending(settings, batches.num_examples)
         gradient = build_private_gradient(
@@ -94,17 +94,17 @@ def build_pooled(
 
 def _user_level(
     settings: PooledUserLevelConfig,
-    seed: int,
+    config: RunConfig,
     model: nn.Module,
     batches: TrainBatches,
     state: dict[str, Any] | None,
 ) -> tuple[UserLevelSteps, PrivacySpending]:
     users = batches.dataset.users("train")
     started_with = (state or {}).get("central", {}).get("noise_multiplier")
-    setting = pooled_setting(settings, len(users), seed)
+    setting = pooled_setting(settings, len(users), config)
     central = central_spending(setting, started_with=started_with)
-    cohort = CohortSampler(users, settings.cohort_size, "poisson", seed)
-    steps = UserLevelSteps(model, batches, cohort, central.mechanism, seed=seed)
+    cohort = CohortSampler(users, settings.cohort_size, "poisson", config.seed)
+    steps = UserLevelSteps(model, batches, cohort, central.mechanism, seed=config.seed)
     spending = PrivacySpending(central, None, steps_per_epoch=steps.per_epoch)
     if state:
         spending.load_state_dict(state)

@@ -1,6 +1,5 @@
 """From the privacy settings and the data to mechanisms and accounting."""
 
-import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +25,24 @@ from fedsim.privacy.spending import (
 )
 
 # A run is checked before it is started, and calibration can take seconds.
-_calibrated = functools.cache(calibrate_noise_multiplier)
+_CALIBRATED: dict[Any, float] = {}
+
+
+def calibrations() -> dict[Any, float]:
+    """Return what was calibrated so far, for another process to recall."""
+    return dict(_CALIBRATED)
+
+
+def recall_calibrations(calibrated: dict[Any, float]) -> None:
+    """Take over what another process has calibrated."""
+    _CALIBRATED.update(calibrated)
+
+
+def _calibrated(epsilon: float, delta: float, **rounds: Any) -> float:
+    key = (epsilon, delta, *sorted(rounds.items()))
+    if key not in _CALIBRATED:
+        _CALIBRATED[key] = calibrate_noise_multiplier(epsilon, delta, **rounds)
+    return _CALIBRATED[key]
 
 
 @dataclass(frozen=True)
@@ -42,6 +58,7 @@ class CentralSetting:
         num_releases: T: rounds, or steps of the pooled baseline.
         num_users: N, counted from the data.
         seed: The run's seed.
+        partition: How images are dealt to users (the method of ``data.partition``).
     """
 
     section: str
@@ -52,6 +69,7 @@ class CentralSetting:
     num_releases: int
     num_users: int
     seed: int
+    partition: str
 
     @property
     def predicted_population(self) -> int:
@@ -81,15 +99,26 @@ def federated_setting(config: RunConfig, num_users: int) -> CentralSetting | Non
         federated.num_rounds,
         num_users,
         config.seed,
+        config.data.partition.method,
     )
 
 
-def pooled_setting(user_level: PooledUserLevelConfig, num_users: int, seed: int) -> CentralSetting:
+def pooled_setting(
+    user_level: PooledUserLevelConfig, num_users: int, config: RunConfig
+) -> CentralSetting:
     """Return the setting of the pooled baseline under user-level DP."""
     section = "centralized.user_level"
     steps = user_level.epochs * math.ceil(num_users / user_level.cohort_size)
     return CentralSetting(
-        section, user_level, section, user_level.cohort_size, "poisson", steps, num_users, seed
+        section,
+        user_level,
+        section,
+        user_level.cohort_size,
+        "poisson",
+        steps,
+        num_users,
+        config.seed,
+        config.data.partition.method,
     )
 
 
@@ -203,6 +232,7 @@ def central_spending(
         config.accountant,
         budget=config.epsilon,
         deployment_assumed=config.deployment is not None,
+        partition=setting.partition,
     )
 
 

@@ -57,6 +57,34 @@ def load_runs(path: Path, overrides: Iterable[str] = ()) -> dict[str, RunConfig]
     return runs
 
 
+def validated(settings: Tree) -> RunConfig:
+    """Return the settings of one run.
+
+    Raises:
+        ConfigError: Names every fault, each with its dotted path.
+    """
+    try:
+        return RunConfig.model_validate(settings)
+    except ValidationError as error:
+        run = Expanded("", settings)
+        listed = "\n".join(f"  - {_describe(fault, run)}" for fault in error.errors())
+        raise ConfigError(f"expected valid settings, found these faults:\n{listed}") from None
+
+
+def json_schema() -> Tree:
+    """Return the JSON schema of a YAML file, for editors."""
+    schema: Tree = RunConfig.model_json_schema()
+    mapping = {"type": "object", "additionalProperties": {"type": ["object", "null"]}}
+    schema["properties"] |= {
+        "extends": {"type": "string", "description": "Another file; this one's keys win."},
+        "seeds": {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
+        "cases": {**mapping, "description": "A name to the dotted keys that it changes."},
+        "sweep": {"type": "object", "description": "A dotted key to its values, zip, exclude."},
+    }
+    schema["required"] = []  # a file that extends another may leave anything out
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
 def parse_yaml(text: str) -> Any:
     """Parse YAML 1.2 without ever building objects: ``1e-3`` is a number and ``no`` a string.
 
@@ -138,7 +166,9 @@ def _parse_override(text: str) -> tuple[str, Any]:
 
 def _describe(fault: ErrorDetails, run: Expanded) -> str:
     """Say where, what was expected, what was found, and the remedy."""
-    path = ".".join(str(part) for part in fault["loc"])
+    path = ".".join(_locate(fault["loc"])[1])
+    if fault["type"].startswith("union_tag"):
+        path += "." + fault["ctx"]["discriminator"].strip("'")
     for key, origin in run.origins.items():
         if f"{path}.".startswith(f"{key}."):
             return f"{_described(fault, path)} (set by {origin})"
@@ -149,6 +179,10 @@ def _described(fault: ErrorDetails, path: str) -> str:
     match fault["type"]:
         case "extra_forbidden":
             return f"{path}: expected a known key, found {path!r}; {_nearest(fault['loc'])}"
+        case "model_type" | "model_attributes_type":
+            return f"{path}: expected keys with values, found {fault['input']!r}; indent them"
+        case "union_tag_invalid" | "union_tag_not_found":
+            return f"{path}: {_describe_choice(fault)}"
         case "missing":
             return f"{path}: expected a value, found none; add this key"
         case "value_error":
@@ -158,14 +192,52 @@ def _described(fault: ErrorDetails, path: str) -> str:
 
 
 def _nearest(loc: tuple[int | str, ...]) -> str:
-    model: type[BaseModel] = RunConfig
-    for part in loc[:-1]:
-        model = _section(model, str(part)) or model
+    model = _locate(loc)[0]
     known = [key for key in model.model_fields if key != "case"]
     if model is RunConfig:
         known += [*EXPANSIONS, _EXTENDS]
     close = difflib.get_close_matches(str(loc[-1]), known, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"the keys here are {', '.join(known)}"
+
+
+def _describe_choice(fault: ErrorDetails) -> str:
+    """Describe a fault of the key that tells apart the sections which a place can hold."""
+    holder, keys = _locate(fault["loc"])
+    choices = list(_choices(holder, keys[-1]))
+    found = fault.get("ctx", {}).get("tag")
+    close = difflib.get_close_matches(found or "", choices, n=1, cutoff=0.5)
+    remedy = f"did you mean {close[0]!r}?" if close else "choose one"
+    shown = "none" if found is None else repr(found)
+    return f"expected one of {', '.join(choices)}, found {shown}; {remedy}"
+
+
+def _locate(loc: tuple[int | str, ...]) -> tuple[type[BaseModel], list[str]]:
+    """Return the section that holds a fault's key, and the keys as they stand in the file.
+
+    Where a place can hold one of several sections, the fault names the chosen one after the place.
+    """
+    holder: type[BaseModel] = RunConfig
+    inner: type[BaseModel] | None = None
+    choices: dict[str, type[BaseModel]] = {}
+    keys: list[str] = []
+    for part in map(str, loc):
+        if part in choices:
+            inner, choices = choices[part], {}
+            continue
+        holder = inner or holder
+        inner, choices = _section(holder, part), _choices(holder, part)
+        keys.append(part)
+    return holder, keys
+
+
+def _choices(model: type[BaseModel], key: str) -> dict[str, type[BaseModel]]:
+    """Return the sections that a place can hold, by what tells them apart."""
+    field = model.model_fields.get(key)
+    if field is None or not isinstance(field.discriminator, str):
+        return {}
+    tag = field.discriminator
+    sections = get_args(field.annotation)
+    return {get_args(part.model_fields[tag].annotation)[0]: part for part in sections}
 
 
 def _section(model: type[BaseModel], key: str) -> type[BaseModel] | None:

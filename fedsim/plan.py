@@ -19,6 +19,8 @@ from fedsim.build_privacy import (
 from fedsim.check import settings_faults
 from fedsim.config import PooledExampleLevelConfig, PooledUserLevelConfig, RunConfig
 from fedsim.data.dataset import UserTable
+from fedsim.data.synthetic import POPULATION_SIZE
+from fedsim.data.synthetic_labels import COARSE_NAMES, FINE_NAMES
 from fedsim.errors import FedsimError, noted, raise_together
 from fedsim.jobs import Job, jobs_of
 from fedsim.models.initialize import exchanged_tensors
@@ -41,8 +43,8 @@ def plan_runs(
 ) -> list[Entry]:
     """Return one entry per run, and one per private centralized baseline of its settings.
 
-    No images are read: a data set tells how many users and images it has, and the source
-    ``synthetic`` is its ``data.population_size``.
+    No images are read: a data set tells how many users and images it has. Nothing is drawn of the
+    source ``synthetic``: it has ``data.population_size`` train users, or FLAIR's.
 
     Args:
         runs: By id.
@@ -68,7 +70,7 @@ def plan_runs(
 
 
 def _train_users(config: RunConfig) -> UserTable | None:
-    """Return the counted users; None if there are no data to count."""
+    """Return the counted users; None where they would have to be drawn."""
     if config.data.source == "synthetic":
         return None
     return build.build_dataset(config).users("train")
@@ -76,7 +78,7 @@ def _train_users(config: RunConfig) -> UserTable | None:
 
 def _num_users(config: RunConfig) -> int:
     users = _train_users(config)
-    return len(users) if users is not None else config.data.population_size or 0
+    return len(users) if users is not None else config.data.population_size or POPULATION_SIZE
 
 
 def _federated_entry(job: Job) -> Entry:
@@ -104,7 +106,7 @@ def _pooled_entry(job: Job) -> Entry:
     entry: Entry = {"sampling": "poisson", **dict.fromkeys(_CENTRAL_KEYS)}
     entry["assumptions"] = _data_assumptions(config)
     if isinstance(settings, PooledUserLevelConfig):
-        setting = pooled_setting(settings, _num_users(config), config.seed)
+        setting = pooled_setting(settings, _num_users(config), config)
         entry |= {
             "population_size": setting.num_users,
             "cohort_size": setting.cohort_size,
@@ -147,7 +149,9 @@ def _add_central(entry: Entry, setting: CentralSetting) -> None:
 def _data_assumptions(config: RunConfig) -> list[str]:
     if config.data.source != "synthetic":
         return []
-    return ["population_size is taken from data.population_size, not counted"]
+    given = config.data.population_size is not None
+    source = "data.population_size" if given else f"FLAIR's {POPULATION_SIZE:,} train users"
+    return [f"population_size is taken from {source}, not counted"]
 
 
 def _example_level(config: RunConfig) -> Entry | None:
@@ -195,5 +199,5 @@ def _sizes(config: RunConfig) -> Entry:
 
 def _num_labels(config: RunConfig) -> int:
     if config.data.source == "synthetic":
-        return {"coarse": 17, "fine": 1628}[config.data.labels]
+        return len(COARSE_NAMES if config.data.labels == "coarse" else FINE_NAMES)
     return len(build.build_dataset(config).label_names)

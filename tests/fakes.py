@@ -36,8 +36,8 @@ class TinyDataset:
     def users(self, split: str) -> UserTable:
         return self.table
 
-    def labels(self, split: str) -> np.ndarray:
-        return self._labels
+    def labels(self, split: str, indices: np.ndarray) -> np.ndarray:
+        return self._labels[indices]
 
     def load(self, split: str, indices: np.ndarray) -> Examples:
         images = torch.from_numpy(self._images[indices]).permute(0, 3, 1, 2)

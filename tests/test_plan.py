@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from fedsim.cli import app
 from fedsim.config import RunConfig
-from fedsim.errors import ConfigError, DataError
+from fedsim.errors import ConfigError
 from fedsim.plan import plan_runs
 
 FLAIR = """
@@ -136,15 +136,19 @@ def test_every_fault_of_every_run_is_told() -> None:
         assert part in str(caught.value)
 
 
-def test_synthetic_users_are_planned_but_not_trained() -> None:
-    from fedsim.build import build_dataset
+def test_synthetic_users_are_planned_without_drawing_them(monkeypatch) -> None:
+    def refuse(*args: object) -> None:
+        raise RuntimeError("the data were opened")
 
+    monkeypatch.setattr("fedsim.build.build_dataset", refuse)
     data = {"source": "synthetic", "population_size": 10_000_000}
-    config = RunConfig.model_validate({"name": "x", "data": data})
-    (entry,) = plan_runs({"x": config})
-    assert entry["population_size"] == 10_000_000
-    assert entry["assumptions"] == [
+    runs = {
+        "large": RunConfig.model_validate({"name": "x", "data": data}),
+        "flair": RunConfig.model_validate({"name": "x", "data": {"source": "synthetic"}}),
+    }
+    large, flair = plan_runs(runs)
+    assert (large["population_size"], flair["population_size"]) == (10_000_000, 41_131)
+    assert large["assumptions"] == [
         "population_size is taken from data.population_size, not counted"
     ]
-    with pytest.raises(DataError, match="found synthetic"):
-        build_dataset(config)
+    assert "FLAIR's 41,131 train users" in flair["assumptions"][0]

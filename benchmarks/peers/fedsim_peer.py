@@ -42,8 +42,8 @@ class MappedDataset:
         ids = tuple(f"{user:07d}" for user in range(num_users))
         return UserTable(ids, np.full(num_users, self._num_images))
 
-    def labels(self, split: str) -> npt.NDArray[np.bool_]:
-        return self._labels.reshape(-1, NUM_CLASSES).astype(bool)
+    def labels(self, split: str, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        return self._labels.reshape(-1, NUM_CLASSES)[indices].astype(bool)
 
     def load(self, split: str, indices: npt.NDArray[np.int64]) -> Examples:
         images = self._images.reshape(-1, *IMAGE_SHAPE)[indices]

@@ -15,12 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from fedsim.data.faults import Faults
+from fedsim.data.h5_arrays import one_line
+from fedsim.data.h5_groups import check_unchanged, stamp_of
 from fedsim.data.index import LABEL_SETS, SPLITS, About, ImageIndex, Int64s, LabelRows, StringTable
 from fedsim.data.scan import Scan
 from fedsim.errors import DataError
 
 FORMAT = "fedsim"
 VERSION = 1
+SUFFIXES = (".h5", ".hdf5")
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,11 +60,7 @@ class Hdf5Images:
         """Yield the encoded image of each row."""
         try:
             with self.path.open("rb", buffering=0) as file:
-                if _stamp(os.fstat(file.fileno())) != self.stamp:
-                    raise DataError(
-                        f"{self.path}: expected the file that was opened before, found one changed "
-                        "since then; put the old file back, or start again with the new one"
-                    )
+                check_unchanged(self.path, os.fstat(file.fileno()), self.stamp)
                 for row in rows:
                     start, stop = self.offsets[row : row + 2].tolist()
                     yield os.pread(file.fileno(), stop - start, self.blob_start + start)
@@ -84,7 +83,7 @@ def open_hdf5(path: Path) -> Hdf5Images:
         DataError: The file is missing, cut short, damaged or of another format.
     """
     try:
-        stamp = _stamp(path.stat())
+        stamp = stamp_of(path.stat())
         # Files are never changed in place, so a lock, which network drives may refuse, is no use.
         with h5py.File(path, "r", locking=False) as file:
             return _read_file(path, file, stamp)
@@ -93,7 +92,7 @@ def open_hdf5(path: Path) -> Hdf5Images:
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError) as error:
         raise DataError(
             f"{path}: expected a whole HDF5 file, found one that can't be read "
-            f"({_one_line(error)}); copy it anew, or convert the raw folder again"
+            f"({one_line(error)}); copy it anew, or convert the raw folder again"
         ) from error
 
 
@@ -131,8 +130,9 @@ def _check_format(path: Path, file: h5py.File) -> None:
     found = _attribute(file, "format")
     if found != FORMAT:
         raise DataError(
-            f'{path}: expected the attribute format="{FORMAT}", found {found!r}; only files made '
-            "by fedsim can be read, so convert the raw folder"
+            f'{path}: expected the attribute format="{FORMAT}", found {found!r}; only fedsim\'s '
+            "files can be read, and those of ml-flair and pfl-research, which have groups train, "
+            "val (or dev) or test instead, so convert the raw folder"
         )
     version = file.attrs.get("version")
     if version != VERSION:
@@ -232,11 +232,3 @@ def _is_utf8(blob: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _stamp(status: os.stat_result) -> tuple[int, int]:
-    return status.st_size, status.st_mtime_ns
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

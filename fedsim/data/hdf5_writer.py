@@ -1,8 +1,7 @@
 """Writes fedsim's HDF5 format (``docs/data.md`` has the layout)."""
 
-import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -69,28 +68,6 @@ def write_hdf5(
             f"{path.parent}: expected to write a file with {offsets[-1]} bytes of images, "
             f"found {error.strerror or error}; free space there or choose another place"
         ) from error
-
-
-@contextlib.contextmanager
-def complete_or_absent(path: Path) -> Iterator[Path]:
-    """Give a temporary file beside ``path`` that takes its place only if the block succeeds.
-
-    Until then a file at ``path`` stays as it was; after a failure the temporary one is removed.
-
-    Examples:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     with complete_or_absent(Path(folder, "a")) as part:
-        ...         _ = part.write_text("whole")
-        ...     [(found.name, found.read_text()) for found in Path(folder).iterdir()]
-        [('a', 'whole')]
-    """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        yield part
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _check_space(path: Path, index: ImageIndex, num_bytes: int) -> None:

@@ -11,7 +11,9 @@ import torch
 
 from fedsim.data.dataset import Examples, UserTable
 from fedsim.data.decode import decode_image
+from fedsim.data.decode_ahead import DecodeAhead
 from fedsim.data.index import LABEL_SETS, SPLITS, Int64s, LabelRows, Pixels, StoredImages
+from fedsim.data.pixel_cache import PixelCache
 from fedsim.errors import ConfigError, DataError
 
 
@@ -39,25 +41,6 @@ class DatasetInfo:
     num_left_out: int
 
 
-class _PixelCache:
-    """Decoded images of one split in one array, filled as they are first read.
-
-    Filling a row twice writes the same pixels, so readers need no lock.
-    """
-
-    def __init__(self, num_images: int, size: int) -> None:
-        self._pixels = np.empty((num_images, size, size, 3), dtype=np.uint8)
-        self._filled = np.zeros(num_images, dtype=np.bool_)
-
-    def read(self, indices: Int64s, decode: Callable[[Int64s], Iterator[Pixels]]) -> Pixels:
-        """Return copies of the images ``indices``, decoding those that are not there yet."""
-        missing = np.unique(indices[~self._filled[indices]])
-        for index, image in zip(missing.tolist(), decode(missing), strict=True):
-            self._pixels[index] = image
-            self._filled[index] = True
-        return self._pixels.take(indices, axis=0)
-
-
 @dataclass(frozen=True)
 class _Split:
     """One split in use; ``rows`` maps an example's number to its row in the collection."""
@@ -65,7 +48,6 @@ class _Split:
     users: UserTable
     rows: Int64s
     left_out: Int64s
-    cache: _PixelCache | None
 
 
 class ImageDataset:
@@ -80,8 +62,8 @@ class ImageDataset:
         image_size: Height and width of the images in pixels, at least 1.
         max_images_per_user: Each *train* user's images after this many, in stored order, are
             left out; None keeps all.
-        cache_mb: Decoded images of a split are kept if the whole split takes no more than this
-            many MiB (2**20 bytes), else every read decodes. Memory is used as images are read.
+        cache_mb: Decoded images are kept up to this many MiB (2**20 bytes) in each process, over
+            all splits, the first that are read. Memory is used as images are read.
 
     Raises:
         ConfigError: A number is out of its range or the label set is unknown.
@@ -109,7 +91,7 @@ class ImageDataset:
         self._cache_bytes = cache_mb * 2**20
 
     def __getstate__(self) -> dict[str, Any]:
-        lazy = ("_images", "_splits")
+        lazy = ("_images", "_splits", "_cache", "_ahead")
         return {name: value for name, value in self.__dict__.items() if name not in lazy}
 
     @property
@@ -121,12 +103,15 @@ class ImageDataset:
         """Return the users of ``split`` and how many images each holds."""
         return self._split(split).users
 
-    def labels(self, split: str) -> npt.NDArray[np.bool_]:
-        """Return the labels of all examples of ``split``, shape (examples, labels).
+    def labels(self, split: str, indices: Int64s) -> npt.NDArray[np.bool_]:
+        """Return the labels of the examples with these numbers, shape (indices, labels).
 
         The array is made anew from sparse rows each time, and is the caller's.
+
+        Raises:
+            IndexError: A number is not one of the split's.
         """
-        return self._labels.dense(self._split(split).rows).view(np.bool_)
+        return self._labels.dense(self._rows(split, indices)).view(np.bool_)
 
     def load(self, split: str, indices: Int64s) -> Examples:
         """Return copies of the examples with these numbers, in this order.
@@ -135,19 +120,21 @@ class ImageDataset:
             DataError: An image can't be read or decoded; the message names it.
             IndexError: A number is not one of the split's.
         """
-        part = self._split(split)
-        indices = np.asarray(indices, dtype=np.int64)
-        if indices.size and not 0 <= indices.min() <= indices.max() < len(part.rows):
-            raise IndexError(
-                f"{split} has examples 0 to {len(part.rows) - 1}, "
-                f"found numbers {indices.min()} to {indices.max()}"
-            )
-        if part.cache is None:
-            pixels = self._decode_all(part.rows[indices])
-        else:
-            pixels = part.cache.read(indices, lambda missing: self._decode(part.rows[missing]))
-        labels = self._labels.dense(part.rows[indices])
+        rows = self._rows(split, indices)
+        pixels = self._cache.read(rows, self._ahead.decode)
+        labels = self._labels.dense(rows)
         return Examples(torch.from_numpy(pixels).permute(0, 3, 1, 2), torch.from_numpy(labels))
+
+    def expect(self, split: str, indices: Int64s) -> None:
+        """Decode in the background what ``load`` is asked for next, if it is not in memory.
+
+        Numbers that are not the split's are left to ``load`` to refuse, as are broken images.
+        """
+        try:
+            rows = self._rows(split, indices)
+        except IndexError:
+            rows = np.empty(0, dtype=np.int64)
+        self._ahead.expect(self._cache.missing(rows))
 
     def left_out(self) -> tuple[str, ...]:
         """Return the ids of the images that ``max_images_per_user`` leaves out."""
@@ -175,6 +162,14 @@ class ImageDataset:
     def _splits(self) -> dict[str, _Split]:
         return {}
 
+    @cached_property
+    def _cache(self) -> PixelCache:
+        return PixelCache(len(self._images.index), self._image_size, self._cache_bytes)
+
+    @cached_property
+    def _ahead(self) -> DecodeAhead:
+        return DecodeAhead(self._decode)
+
     @property
     def _labels(self) -> LabelRows:
         return self._images.index.labels[self._label_set]
@@ -199,14 +194,21 @@ class ImageDataset:
         place_within_user = rows - np.repeat(offsets[:-1], sizes)
         kept = np.ones(len(rows), dtype=np.bool_) if limit is None else place_within_user < limit
         num_images = sizes if limit is None else np.minimum(sizes, limit)
-        num_bytes = int(kept.sum()) * self._image_size**2 * 3
-        fits = num_bytes <= self._cache_bytes
         return _Split(
             users=UserTable(index.user_ids.cut(first, stop), num_images),
             rows=rows[kept],
             left_out=rows[~kept],
-            cache=_PixelCache(int(kept.sum()), self._image_size) if fits else None,
         )
+
+    def _rows(self, split: str, indices: Int64s) -> Int64s:
+        rows = self._split(split).rows
+        indices = np.asarray(indices, dtype=np.int64)
+        if indices.size and not 0 <= indices.min() <= indices.max() < len(rows):
+            raise IndexError(
+                f"{split} has examples 0 to {len(rows) - 1}, "
+                f"found numbers {indices.min()} to {indices.max()}"
+            )
+        return rows[indices]
 
     def _decode(self, rows: Int64s) -> Iterator[Pixels]:
         images = self._images
@@ -214,12 +216,6 @@ class ImageDataset:
         for row, data in zip(numbers, images.read(numbers), strict=True):
             name = f"{images.place}: image {images.index.image_ids[row]!r}"
             yield decode_image(data, self._image_size, name=name)
-
-    def _decode_all(self, rows: Int64s) -> Pixels:
-        pixels = np.empty((len(rows), self._image_size, self._image_size, 3), dtype=np.uint8)
-        for place, image in enumerate(self._decode(rows)):
-            pixels[place] = image
-        return pixels
 
 
 def _check_at_least(least: int, name: str, value: int) -> None:

@@ -124,8 +124,16 @@ class ImageIndex:
     labels: Mapping[str, LabelRows]
 
     @classmethod
-    def of(cls, records: Sequence[ImageRecord]) -> "ImageIndex":
+    def of(
+        cls,
+        records: Sequence[ImageRecord],
+        names: Mapping[str, Iterable[str]] | None = None,
+    ) -> "ImageIndex":
         """Index records whose users are each in one split and whose image ids are unique.
+
+        Args:
+            records: The records, in any order.
+            names: Label names to keep besides those that occur, by label set.
 
         Examples:
             >>> index = ImageIndex.of([
@@ -149,7 +157,10 @@ class ImageIndex:
             user_offsets=offsets_of(list(sizes.values())),
             image_ids=StringTable.of(record.image_id for record in ordered),
             labels={
-                label_set: _label_rows([record.labels[position] for record in ordered])
+                label_set: _label_rows(
+                    [record.labels[position] for record in ordered],
+                    (names or {}).get(label_set, ()),
+                )
                 for position, label_set in enumerate(LABEL_SETS)
             },
         )
@@ -264,8 +275,8 @@ def offsets_of(sizes: Sequence[int] | Int64s) -> Int64s:
     return np.concatenate([[0], np.cumsum(np.asarray(sizes, dtype=np.int64))]).astype(np.int64)
 
 
-def _label_rows(rows: Sequence[tuple[str, ...]]) -> LabelRows:
-    names = tuple(sorted({label for row in rows for label in row}))
+def _label_rows(rows: Sequence[tuple[str, ...]], also: Iterable[str]) -> LabelRows:
+    names = tuple(sorted({label for row in rows for label in row}.union(also)))
     number = {label: position for position, label in enumerate(names)}
     return LabelRows(
         names=names,

@@ -1,11 +1,11 @@
 """Checks records in the words of FLAIR's metadata one by one and notes what is wrong."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fedsim.data.faults import Faults, shown
-from fedsim.data.index import ImageRecord
+from fedsim.data.index import LABEL_SETS, MAX_LABELS, ImageRecord
 
 LABEL_KEYS = ("labels", "fine_grained_labels")  # in the order of LABEL_SETS
 
@@ -121,3 +121,22 @@ def _text_fault(what: str, value: Any) -> str | None:
     except UnicodeEncodeError:
         return f"{what} must be valid Unicode, found half a surrogate pair in {shown(value)}"
     return None
+
+
+def indexable(
+    records: list[ImageRecord], faults: Faults, names: Mapping[str, Iterable[str]] | None = None
+) -> list[ImageRecord]:
+    """Return records, or none after noting that they have more labels than an index can number.
+
+    Args:
+        records: Of a whole collection.
+        faults: Takes what is wrong.
+        names: Label names beside those that occur, for each of ``LABEL_SETS`` that has some.
+    """
+    for position, (label_set, key) in enumerate(zip(LABEL_SETS, LABEL_KEYS, strict=True)):
+        used = {label for record in records for label in record.labels[position]}
+        num_names = len(used.union((names or {}).get(label_set, ())))
+        if num_names > MAX_LABELS:
+            faults.add(f"{key} must have at most {MAX_LABELS} different names, found {num_names}")
+            return []
+    return records

@@ -5,11 +5,20 @@ from functools import partial
 from importlib import resources
 from pathlib import Path
 
-from fedsim.data.convert import SUFFIXES
+from fedsim.data.csv_folder import find_csv, scan_csv
+from fedsim.data.faults import Faults
 from fedsim.data.flair_folder import METADATA, scan_flair_folder
-from fedsim.data.hdf5 import scan_hdf5
+from fedsim.data.flair_hdf5 import LABEL_ARRAYS, scan_flair_hdf5
+from fedsim.data.h5_groups import GroupedFile, open_file
+from fedsim.data.hdf5 import SUFFIXES, scan_hdf5
 from fedsim.data.image_dataset import ImageDataset
+from fedsim.data.index import StoredImages
+from fedsim.data.parquet import holds_parquet, scan_parquet
+from fedsim.data.partition import Dealing, open_dealt
+from fedsim.data.pfl_hdf5 import LABEL_ARRAYS as PFL_LABEL_ARRAYS
+from fedsim.data.pfl_hdf5 import scan_pfl_hdf5
 from fedsim.data.scan import Scan, open_whole
+from fedsim.data.synthetic import scan_synthetic
 from fedsim.errors import DataError
 
 OPENCLIPART = Path(str(resources.files("fedsim.data") / "openclipart64.h5"))
@@ -22,19 +31,25 @@ def open_dataset(
     image_size: int,
     max_images_per_user: int | None = None,
     cache_mb: int = 512,
+    dealing: Dealing | None = None,
+    population_size: int | None = None,
 ) -> ImageDataset:
     """Return the data set that ``source`` means; its files are opened on the first read.
 
     Args:
         source: "openclipart" for the collection that comes with fedsim (``./openclipart`` is a
-            folder of that name), the path of a ``.h5`` or ``.hdf5`` file made by fedsim, or that
-            of a folder in FLAIR's raw layout. ``~`` is the home folder.
+            folder of that name), "synthetic" for one that is drawn, the path of a ``.h5`` or
+            ``.hdf5`` file made by fedsim, ml-flair or pfl-research, of a folder in FLAIR's raw
+            layout, of a ``.csv`` file or a folder with one, or of a ``.parquet`` file or a folder
+            with some; the first that fits, in this order. ``~`` is the home folder.
         labels: Which label set: "coarse" or "fine".
         image_size: Height and width of the images in pixels, at least 1.
         max_images_per_user: Each *train* user's images after this many, in stored order, are
             left out; None keeps all.
-        cache_mb: Decoded images of a split are kept if the whole split takes no more than this
-            many MiB, else every read decodes.
+        cache_mb: Decoded images are kept up to this many MiB in each process, over all splits,
+            the first that are read.
+        dealing: Deals the train images to other users (``fedsim.data.dealing``); picklable.
+        population_size: Train users of "synthetic"; the default is as many as FLAIR has.
 
     Raises:
         ConfigError: A number is out of its range or the label set is unknown.
@@ -46,7 +61,7 @@ def open_dataset(
         (np.int64(361), 81)
     """
     return ImageDataset(
-        partial(open_whole, scanner_of(source)),
+        opener_of(source, dealing, population_size),
         labels=labels,
         image_size=image_size,
         max_images_per_user=max_images_per_user,
@@ -54,21 +69,68 @@ def open_dataset(
     )
 
 
-def scanner_of(source: str) -> Callable[[], Scan]:
+def opener_of(
+    source: str, dealing: Dealing | None = None, population_size: int | None = None
+) -> Callable[[], StoredImages]:
+    """Return what opens the collection that ``source`` means; a picklable function.
+
+    Args:
+        source: As for ``open_dataset``.
+        dealing: Deals the train images to other users.
+        population_size: Train users of "synthetic".
+
+    Raises:
+        DataError: ``source`` is nothing of the kind.
+    """
+    whole = partial(open_whole, scanner_of(source, population_size))
+    return whole if dealing is None else partial(open_dealt, whole, dealing)
+
+
+def scanner_of(source: str, population_size: int | None = None) -> Callable[[], Scan]:
     """Return what scans the collection that ``source`` means; a picklable function.
 
     Raises:
         DataError: ``source`` is nothing of the kind.
     """
+    if source == "synthetic":
+        return partial(scan_synthetic, population_size)
     path = OPENCLIPART if source == "openclipart" else Path(source).expanduser().absolute()
     if path.is_file() and path.suffix.lower() in SUFFIXES:
-        return partial(scan_hdf5, path)
+        return partial(scan_any_hdf5, path)
     if (path / METADATA).is_file():
         return partial(scan_flair_folder, path)
+    csv_path = find_csv(path)
+    if csv_path is not None:
+        return partial(scan_csv, csv_path)
+    if holds_parquet(path):
+        return partial(scan_parquet, path)
     raise DataError(
-        f'data source {source!r}: expected "openclipart", a .h5 or .hdf5 file made by fedsim, '
-        f"or a folder with {METADATA}, found {_found(path)}; correct the path"
+        f'data source {source!r}: expected "openclipart", "synthetic", a .h5 or .hdf5 file made by '
+        f"fedsim, ml-flair or pfl-research, a folder with {METADATA}, a .csv file or a folder with "
+        f"one, or a .parquet file or a folder with some, found {_found(path)}; correct the path"
     )
+
+
+def scan_any_hdf5(path: Path) -> Scan:
+    """Scan an HDF5 file in fedsim's format, ml-flair's or pfl-research's.
+
+    Raises:
+        DataError: It can't be opened, or holds nothing of the kind.
+    """
+    return _hdf5_scanner_of(path)(path)
+
+
+def _hdf5_scanner_of(path: Path) -> Callable[[Path], Scan]:
+    with open_file(path) as file:
+        found = GroupedFile(file, Faults(str(path)))  # whose faults the scanner tells
+        if "format" in file.attrs or not found.partitions:
+            return scan_hdf5
+        for group in found.groups():
+            if not group.datasets.keys().isdisjoint(PFL_LABEL_ARRAYS):
+                return scan_pfl_hdf5
+            if not group.datasets.keys().isdisjoint(LABEL_ARRAYS):
+                return scan_flair_hdf5
+    return scan_flair_hdf5
 
 
 def _found(path: Path) -> str:

@@ -1,7 +1,7 @@
 """The ClientApp: trains the user that a message names, or scores a slice of a split."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
@@ -36,33 +36,73 @@ class LocalModel(Protocol):
         ...
 
 
-def client_app(model: LocalModel) -> ClientApp:
-    """Make the ClientApp around a model.
+@runtime_checkable
+class LooksAhead(Protocol):
+    """What a LocalModel may offer besides: to read data while it computes."""
+
+    def announce(self, split: str, of: str | list[int]) -> None:
+        """Say what comes after the next call: a train user, some examples, or none."""
+        ...
+
+    def stop(self) -> None:
+        """Stop reading ahead."""
+        ...
+
+
+class LocalClientApp(ClientApp):
+    """A ClientApp around a model in this process, which can be told what follows.
 
     The arrays of a train reply are the model's own, without a copy: whoever called the app is done
     with them before it calls again.
+
+    Args:
+        model: Trains and scores.
     """
-    app = ClientApp()
-    own = model.arrays
 
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        config = _first(message.content.config_records)
-        _load(own, _first(message.content.array_records))
-        result = model.train(config[USER], config[ROUND])
-        metrics = MetricRecord(
-            {"num-examples": result.num_examples, "train_loss": result.train_loss}
-        )
-        return Message(RecordDict({ARRAYS: to_record(own), METRICS: metrics}), reply_to=message)
+    def __init__(self, model: LocalModel) -> None:
+        super().__init__()
+        self._model = model
+        own = model.arrays
 
-    @app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
-        config = _first(message.content.config_records)
-        _load(own, _first(message.content.array_records))
-        logits = model.logits(config[SPLIT], config[INDICES])
-        return Message(RecordDict({ARRAYS: to_record({LOGITS: logits})}), reply_to=message)
+        @self.train()
+        def train(message: Message, context: Context) -> Message:
+            config = _first(message.content.config_records)
+            _load(own, _first(message.content.array_records))
+            result = model.train(config[USER], config[ROUND])
+            metrics = MetricRecord(
+                {"num-examples": result.num_examples, "train_loss": result.train_loss}
+            )
+            return Message(RecordDict({ARRAYS: to_record(own), METRICS: metrics}), reply_to=message)
 
-    return app
+        @self.evaluate()
+        def evaluate(message: Message, context: Context) -> Message:
+            config = _first(message.content.config_records)
+            _load(own, _first(message.content.array_records))
+            logits = model.logits(config[SPLIT], config[INDICES])
+            return Message(RecordDict({ARRAYS: to_record({LOGITS: logits})}), reply_to=message)
+
+    def announce(self, message: Message | None) -> None:
+        """Say which message follows the next one, if it is known."""
+        if not isinstance(self._model, LooksAhead):
+            return
+        records = message.content.config_records if message is not None else {}
+        config: Mapping[str, Any] = next(iter(records.values()), {})
+        if USER in config:
+            self._model.announce("train", config[USER])
+        elif SPLIT in config and INDICES in config:
+            self._model.announce(config[SPLIT], config[INDICES])
+        else:
+            self._model.announce("train", [])
+
+    def stop(self) -> None:
+        """Stop what the model does in the background."""
+        if isinstance(self._model, LooksAhead):
+            self._model.stop()
+
+
+def client_app(model: LocalModel) -> ClientApp:
+    """Make the ClientApp around a model."""
+    return LocalClientApp(model)
 
 
 MakeClientApp = Callable[[], ClientApp]

@@ -8,7 +8,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedsim.arrays import Arrays, zeros_like
-from fedsim.engines.client_app import MakeClientApp
+from fedsim.engines.client_app import LocalClientApp, MakeClientApp
 from fedsim.engines.unit import Unit, execute, split_into_units
 from fedsim.engines.workers import WorkerPool, keep_freed_memory
 from fedsim.flower_seam import ensure_task_identity
@@ -110,8 +110,14 @@ class _Inline:
         self._total = zeros_like(like)
 
     def run(self, units: Iterable[Unit]) -> Iterator[Message]:
-        for unit in units:
-            yield execute(self._app, unit, self._total)
+        coming = iter(units)
+        unit = next(coming, None)
+        while unit is not None:
+            following = next(coming, None)
+            message = None if following is None else following.messages[0]
+            yield execute(self._app, unit, self._total, message)
+            unit = following
 
     def close(self) -> None:
-        pass
+        if isinstance(self._app, LocalClientApp):
+            self._app.stop()

@@ -10,6 +10,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedsim.arrays import Arrays, one_thread
+from fedsim.engines.client_app import LocalClientApp
 from fedsim.errors import EngineError, FedsimError
 from fedsim.flower_seam import to_arrays
 from fedsim.update_sum import ARRAYS, FOLD, ROUND, USER, FoldRule, UpdateSum
@@ -44,13 +45,14 @@ def _block_of(message: Message) -> str | None:
     return message.metadata.group_id if FOLD in message.content else None
 
 
-def execute(app: ClientApp, unit: Unit, total: Arrays) -> Message:
+def execute(app: ClientApp, unit: Unit, total: Arrays, following: Message | None = None) -> Message:
     """Answer a unit's messages, on one torch thread.
 
     Args:
         app: The ClientApp.
         unit: What to do.
         total: Zeroed here if the unit is folded; then the block's sum grows in it.
+        following: What the app is asked next, after the unit, if that is known.
 
     Returns:
         The client's reply, or one that holds the block's sum, in ``total``'s memory.
@@ -60,18 +62,20 @@ def execute(app: ClientApp, unit: Unit, total: Arrays) -> Message:
     """
     with one_thread():
         if unit.rule is None:
-            return _call(app, unit.messages[0])
+            return _call(app, unit.messages[0], following)
         for tensor in total.values():
             tensor.zero_()
         block = UpdateSum(total)
-        for message in unit.messages:
-            reply = _call(app, message)
+        for message, coming in zip(unit.messages, (*unit.messages[1:], following), strict=True):
+            reply = _call(app, message, coming)
             received = to_arrays(message.content.array_records[ARRAYS])
             block.add(reply, received, unit.rule, where=_place_of(message))
         return Message(block.to_content(), reply_to=unit.messages[0])
 
 
-def _call(app: ClientApp, message: Message) -> Message:
+def _call(app: ClientApp, message: Message, following: Message | None) -> Message:
+    if isinstance(app, LocalClientApp):
+        app.announce(following)
     # A fresh content: an app that writes into its message must not reach the next client.
     private = copy.copy(message)
     private.content = RecordDict(dict(message.content.items()))

@@ -24,6 +24,7 @@ class CentralSpending:
         accountant: Of both.
         budget: What the second epsilon may reach at most; None for no bound.
         deployment_assumed: Whether the second population is an assumption of the user's.
+        partition: How images are dealt to users (the method of ``data.partition``).
     """
 
     mechanism: CentralGaussian
@@ -34,9 +35,26 @@ class CentralSpending:
     accountant: Accountant
     budget: float | None
     deployment_assumed: bool
+    partition: str
 
     def unmet_assumptions(self) -> list[str]:
-        """Return what epsilon_at_noise_cohort supposes and this run does not have."""
+        """Return what the epsilons suppose and this run does not have."""
+        return [*self._unmet_by_users(), *self._unmet_by_cohort()]
+
+    def _unmet_by_users(self) -> list[str]:
+        if self.partition == "by_user":
+            return []
+        if self.partition == "file":
+            return [
+                "users are those of data.partition.path: epsilon protects people only if all "
+                "images of each are one user's there"
+            ]
+        return [
+            f"users were made up by data.partition ({self.partition}): epsilon protects them, and "
+            "not the people whose images they hold"
+        ]
+
+    def _unmet_by_cohort(self) -> list[str]:
         predicted, as_run = self.at_noise_cohort, self.as_run
         if self.deployment_assumed:
             return [

@@ -3,11 +3,12 @@
 from bisect import bisect_left
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
 from fedsim.arrays import Arrays
-from fedsim.data.dataset import FederatedDataset
+from fedsim.data.dataset import Examples, FederatedDataset, ReadsAhead
 from fedsim.data.transforms import Transform
 from fedsim.errors import DataError
 from fedsim.models.initialize import exchanged_tensors
@@ -46,18 +47,34 @@ class Trainer:
         self._plain_gradient = mean_gradient(model)
         self._users = dataset.users("train")
         self._offsets = np.concatenate([[0], np.cumsum(self._users.num_images)])
+        self._coming: tuple[str, npt.NDArray[np.int64]] | None = None
         self.arrays: Arrays = exchanged_tensors(model)
+
+    def announce(self, split: str, of: str | list[int]) -> None:
+        """Say what is read after the next call's examples, to be read while that call computes.
+
+        Args:
+            split: Of the examples.
+            of: A train user, or the examples' numbers; none if nothing is known to come.
+        """
+        numbers = self._numbers_of(of) if isinstance(of, str) else np.asarray(of, dtype=np.int64)
+        self._coming = None if numbers is None else (split, numbers)
+
+    def stop(self) -> None:
+        """Stop reading ahead."""
+        self._coming = None
+        if isinstance(self._dataset, ReadsAhead):
+            self._dataset.expect("train", np.empty(0, dtype=np.int64))
 
     def train(self, user: str, round_num: int) -> LocalResult:
         """Train in place on one user's examples."""
-        index = bisect_left(self._users.ids, user)
-        if index == len(self._users) or self._users.ids[index] != user:
+        numbers = self._numbers_of(user)
+        if numbers is None:
             raise DataError(
                 f"round {round_num}: expected a user of the train split, found {user!r}; check the "
                 "data that this process reads"
             )
-        start, stop = self._offsets[index], self._offsets[index + 1]
-        examples = self._dataset.load("train", np.arange(start, stop))
+        examples = self._load("train", numbers)
         keys = (round_num, user)
         gradient = self._plain_gradient
         if self._private_gradient is not None:
@@ -80,7 +97,20 @@ class Trainer:
     def logits(self, split: str, indices: list[int]) -> torch.Tensor:
         """Score some examples of a split: shape (len(indices), labels)."""
         self._model.eval()
-        examples = self._dataset.load(split, np.asarray(indices, dtype=np.int64))
+        examples = self._load(split, np.asarray(indices, dtype=np.int64))
         inputs = laid_out(self._transform.eval_batch(examples.images), self._settings.channels_last)
         logits: torch.Tensor = self._model(inputs)
         return logits
+
+    def _numbers_of(self, user: str) -> npt.NDArray[np.int64] | None:
+        index = bisect_left(self._users.ids, user)
+        if index == len(self._users) or self._users.ids[index] != user:
+            return None
+        return np.arange(self._offsets[index], self._offsets[index + 1])
+
+    def _load(self, split: str, numbers: npt.NDArray[np.int64]) -> Examples:
+        examples = self._dataset.load(split, numbers)
+        coming, self._coming = self._coming, None
+        if coming is not None and isinstance(self._dataset, ReadsAhead):
+            self._dataset.expect(*coming)
+        return examples

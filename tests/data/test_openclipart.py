@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedsim.data.dataset import num_examples
 from fedsim.data.flair_folder import scan_flair_folder
 from fedsim.data.hdf5 import open_hdf5
 from fedsim.data.index import StoredImages, content_sha256
@@ -27,7 +28,7 @@ def test_counts() -> None:
         for split, (num_users, num_images) in COUNTS.items():
             users = dataset.users(split)
             assert (len(users), users.num_images.sum()) == (num_users, num_images)
-            assert dataset.labels(split).shape == (num_images, num_labels)
+            assert dataset.labels(split, np.arange(num_images)).shape == (num_images, num_labels)
             assert users.num_images.min() == 1
     info = open_dataset("openclipart", labels="coarse", image_size=64).info()  # type: ignore[attr-defined]
     assert info.name == "OpenClipart"
@@ -36,7 +37,7 @@ def test_counts() -> None:
 
 def test_the_cap_holds_for_train_only() -> None:
     capped = open_dataset("openclipart", labels="fine", image_size=64, max_images_per_user=1)
-    assert {split: len(capped.labels(split)) for split in COUNTS} == {
+    assert {split: num_examples(capped, split) for split in COUNTS} == {
         "train": 285,
         "val": 353,
         "test": 361,
@@ -72,7 +73,7 @@ def test_it_says_what_the_raw_folder_says(labels: str) -> None:
         assert dataset.users(split).ids == tuple(sorted(of_user))
         ordered = [record for user in sorted(of_user) for record in of_user[user]]
         expected = [[name in record[key] for name in names] for record in ordered]  # type: ignore[operator]
-        assert np.array_equal(dataset.labels(split), expected)
+        assert np.array_equal(dataset.labels(split, np.arange(len(ordered))), expected)
         picks = np.arange(0, len(ordered), 41)
         for image, pick in zip(dataset.load(split, picks).images, picks, strict=True):
             with Image.open(RAW / "small_images" / f"{ordered[pick]['image_id']}.jpg") as raw:

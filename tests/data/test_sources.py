@@ -5,8 +5,8 @@ import pytest
 from raw_folders import Entry
 
 from fedsim.data.convert import convert
-from fedsim.data.flair_folder import FolderImages
 from fedsim.data.hdf5 import Hdf5Images
+from fedsim.data.image_files import ImageFiles
 from fedsim.data.scan import open_whole
 from fedsim.data.sources import open_dataset, scanner_of
 from fedsim.errors import ConfigError, DataError
@@ -27,9 +27,9 @@ def test_each_kind_of_source_is_opened(
     monkeypatch.chdir(tmp_path)
     for source, kind, num_users in (
         ("openclipart", Hdf5Images, 285),
-        ("./openclipart", FolderImages, 2),
-        (str(folder), FolderImages, 2),
-        ("~/openclipart", FolderImages, 2),
+        ("./openclipart", ImageFiles, 2),
+        (str(folder), ImageFiles, 2),
+        ("~/openclipart", ImageFiles, 2),
         ("A.HDF5", Hdf5Images, 2),
     ):
         dataset = open_dataset(source, labels="coarse", image_size=8)
@@ -49,16 +49,16 @@ def test_arguments_are_passed_on(make_folder: MakeFolder, entries: list[Entry]) 
 
 
 def test_anything_else_is_refused_with_what_is_accepted(tmp_path: Path) -> None:
-    (tmp_path / "data.csv").write_text("a,b")
+    (tmp_path / "data.txt").write_text("a,b")
     for path, found in (
         (tmp_path / "none.h5", "nothing there"),
         (tmp_path, "a folder without it"),
-        (tmp_path / "data.csv", "a file of another kind"),
+        (tmp_path / "data.txt", "a file of another kind"),
     ):
         with pytest.raises(DataError) as caught:
             open_dataset(str(path), labels="coarse", image_size=8)
         message = str(caught.value)
         assert repr(str(path)) in message
         assert f"found {found}" in message
-        for accepted in ('"openclipart"', ".h5", "labels_and_metadata.json"):
+        for accepted in ('"openclipart"', ".h5", "labels_and_metadata.json", ".csv", ".parquet"):
             assert accepted in message
