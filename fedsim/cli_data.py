@@ -1,40 +1,66 @@
 """The commands on data sets. Heavy imports wait for the command that needs them."""
 
+import sys
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsim.errors import DataError
+from fedsim.errors import ConfigError
 
-data_app = typer.Typer(help="Convert data sets.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from fedsim.data.index import StoredImages
+
+data_app = typer.Typer(help="Convert data sets and look at them.", no_args_is_help=True)
+
+
+class LabelSet(StrEnum):
+    """What --labels may be."""
+
+    coarse = "coarse"
+    fine = "fine"
 
 
 @data_app.command()
 def convert(
-    source: Annotated[Path, typer.Argument(help="A folder in FLAIR's layout.")],
+    source: Annotated[str, typer.Argument(help="What data.source may be: a folder or file.")],
     destination: Annotated[Path, typer.Argument(help="The HDF5 file to write.")],
+    quality: Annotated[
+        int | None,
+        typer.Option(
+            help="JPEG quality, 1 to 100, of images that SOURCE has as pixels; without it nothing "
+            "is lost. Images that are encoded already keep their bytes."
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes that read and check; by default one per core.")
+    ] = None,
 ) -> None:
     """Convert SOURCE to fedsim's HDF5 format, checking every image on the way.
 
+    Run again after an interruption, it goes on where it was.
+
     Example: fedsim data convert ~/flair ~/flair.h5
     """
-    from rich.progress import Progress
+    from rich.console import Console
 
-    from fedsim.data.convert import convert as convert_folder
+    from fedsim.data.conversion_progress import shown_progress
+    from fedsim.data.convert import convert as convert_source
+    from fedsim.engines.workers import num_cores
 
-    if not source.is_dir():
-        raise DataError(
-            f"{source}: expected a folder with labels_and_metadata.json and small_images, found "
-            f"{'a file' if source.exists() else 'nothing'}; check the path"
-        )
-    with Progress(transient=True) as progress:
-        task = progress.add_task("images", total=None)
-        summary = convert_folder(
-            source,
-            destination,
-            progress=lambda done, total: progress.update(task, completed=done, total=total),
-        )
+    try:
+        with shown_progress(Console(stderr=True)) as progress:
+            summary = convert_source(
+                source,
+                destination,
+                quality=quality,
+                workers=num_cores() if workers is None else workers,
+                progress=progress,
+            )
+    except KeyboardInterrupt:  # here, since typer would end without a word
+        print("fedsim: stopped; the same command goes on from here", file=sys.stderr)
+        raise typer.Exit(130) from None
     counts = [
         f"{split} {summary.num_images[split]:,} images of {users:,} users"
         for split, users in summary.num_users.items()
@@ -42,8 +68,100 @@ def convert(
     labels = [f"{number:,} {kind} labels" for kind, number in summary.num_labels.items()]
     print(f"{summary.path}: {'; '.join([*counts, *labels])}; every image was read back")
     print(f"{summary.num_bytes / 1e6:,.1f} MB of images, content sha256 {summary.content_sha256}")
+    print(summary.encoding(quality))
+    if summary.num_resumed:
+        print(f"{summary.num_resumed:,} images had been done before an interruption")
     if summary.repeated_labels or summary.unused_files:
         print(
             f"{summary.repeated_labels:,} repeated labels counted once, "
             f"{summary.unused_files:,} files that no row names were left out"
         )
+
+
+@data_app.command()
+def partition(
+    file: Annotated[Path, typer.Argument(help="A YAML file.")],
+    destination: Annotated[Path, typer.Argument(help="The CSV file to write.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="dotted.key=value, wins over the file.")
+    ] = None,
+) -> None:
+    """Write which user gets which train image in FILE's runs, as data.partition deals them.
+
+    To read it back: data.partition={method: file, path: DESTINATION}.
+
+    Example: fedsim data partition experiments/quickstart.yaml iid.csv data.partition.method=iid
+    """
+    from fedsim.config_file import load_runs
+
+    runs = load_runs(file, overrides or [])
+    dealt = {(run.data.source, run.data.partition): run.data for run in runs.values()}
+    if len(dealt) > 1:
+        raise ConfigError(
+            f"{file}: expected runs that share data.source and data.partition, found {len(dealt)} "
+            "of these; choose one, like data.partition.method=iid"
+        )
+
+    from fedsim.build import open_images
+    from fedsim.data.partition_file import write_partition
+
+    (data,) = dealt.values()
+    index = open_images(data).index
+    write_partition(index, destination)
+    _, num_users = index.users_of("train")
+    num_images = index.user_offsets[num_users]
+    print(f"{destination}: {num_images:,} train images of {num_users:,} users")
+
+
+@data_app.command()
+def inspect(
+    source: Annotated[
+        str, typer.Argument(help="What data.source may be, or a YAML file whose data is meant.")
+    ] = "openclipart",
+    out: Annotated[Path | None, typer.Option(help="Folder for a page, figures and tables.")] = None,
+    labels: Annotated[
+        LabelSet | None, typer.Option(help="Look closely at one label set only.")
+    ] = None,
+) -> None:
+    """Tell what is in SOURCE: users, images, labels, and how far users differ.
+
+    Example: fedsim data inspect openclipart --out openclipart-inspected
+    """
+    from rich.console import Console
+    from rich.markup import escape
+
+    from fedsim.data.index import LABEL_SETS
+    from fedsim.inspect_data.report import inspect_images, show, write
+
+    label_sets = LABEL_SETS if labels is None else (labels.value,)
+    console = Console()
+    with Console(stderr=True).status(f"reading {escape(source)}"):
+        images, more_facts = _images_of(source)
+        inspection = inspect_images(
+            images, label_sets, with_charts=out is not None, more_facts=more_facts
+        )
+    show(inspection, console if console.is_terminal else Console(width=160))
+    if out is not None:
+        print(f"\nPage, figures and tables: {write(inspection, out)}")
+
+
+def _images_of(source: str) -> "tuple[StoredImages, list[tuple[str, str]]]":
+    """Open what SOURCE means, or the data of a file of runs; return it and what to tell of it."""
+    if not source.lower().endswith((".yaml", ".yml")):
+        from fedsim.data.scan import open_whole
+        from fedsim.data.sources import scanner_of
+
+        return open_whole(scanner_of(source)), []
+    from fedsim.build import open_images
+    from fedsim.config_file import load_runs
+
+    runs = load_runs(Path(source), [])
+    dealt = {(run.data.source, run.data.partition): run.data for run in runs.values()}
+    if len(dealt) > 1:
+        raise ConfigError(
+            f"{source}: expected runs that share data.source and data.partition, found "
+            f"{len(dealt)} of these; keep one of them in a file of its own"
+        )
+    (data,) = dealt.values()
+    partition = ", ".join(f"{name}: {value}" for name, value in data.partition)
+    return open_images(data), [("run file", source), ("partition", partition)]
