@@ -125,3 +125,23 @@ def _figure(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return "" if value is None else f"{value:,}"
+
+
+def runs_table(rows: list[dict[str, Any]]) -> Table:
+    """Make the list of recorded runs, from the rows of ``fedsim.load_runs``."""
+    table = Table(title=f"{len(rows)} runs", title_justify="left")
+    table.add_column("experiment")
+    table.add_column("run", overflow="fold")
+    table.add_column("status")
+    for name in ("rounds", "macro AP", "micro AP", "epsilon as run", "epsilon at noise cohort"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        numbers = {key: None if value != value else value for key, value in row.items()}
+        table.add_row(
+            *(str(row[key]) for key in ("name", "run_id", "status", "num_rounds")),
+            percent(numbers.get("macro_ap")),
+            percent(numbers.get("micro_ap")),
+            epsilon(numbers.get("epsilon_as_run")),
+            epsilon(numbers.get("epsilon_at_noise_cohort")),
+        )
+    return table

@@ -10,11 +10,13 @@ from typing import Any
 
 from fedsim import build
 from fedsim.check import check_splits, faults_of
+from fedsim.config import RunConfig
+from fedsim.config_file import validated
 from fedsim.engines.workers import num_cores
-from fedsim.errors import CheckpointError, FedsimError, noted, raise_together
-from fedsim.jobs import Job
+from fedsim.errors import CheckpointError, EngineError, FedsimError, noted, raise_together
+from fedsim.jobs import Job, jobs_of
 from fedsim.record import RunFolder
-from fedsim.reporter import Failure, Reporter
+from fedsim.reporter import Failure, Reporter, Silence
 from fedsim.run_processes import Outcome, attempt, run_in_processes
 from fedsim.single_run import resumed
 
@@ -68,6 +70,37 @@ def run_jobs(
             reporter.planned(jobs, len(outcomes), *processes_for(jobs))
             outcomes |= _run(todo, reporter)
     return {job.run_id: outcomes[job.run_id] for job, _ in tasks}
+
+
+def run(
+    config: RunConfig | dict[str, Any], out: str | Path = "runs", reporter: Reporter | None = None
+) -> dict[str, dict[str, Any]]:
+    """Run one configuration, and its baselines, from Python.
+
+    A script that calls this keeps the call under ``if __name__ == "__main__":``, since workers
+    import the script.
+
+    Args:
+        config: Settings, as an object or as the mapping that a YAML file holds.
+        out: The folder of all experiments.
+        reporter: Told what happens; by default nobody is.
+
+    Returns:
+        Each run's summary (as in ``summary.json``), by its id.
+
+    Raises:
+        FedsimError: The settings are at fault, or a run failed.
+    """
+    if isinstance(config, dict):
+        config = validated(config)
+    jobs = jobs_of({f"seed{config.seed}": config})
+    outcomes = run_jobs(jobs, Path(out), reporter or Silence(), repeat_failed=True)
+    summaries = {}
+    for run_id, outcome in outcomes.items():
+        if isinstance(outcome, Failure):
+            raise EngineError(f"{run_id}: {outcome.message}\n{outcome.traceback}".rstrip())
+        summaries[run_id] = outcome
+    return summaries
 
 
 def processes_for(jobs: Sequence[Job]) -> tuple[int, int]:

@@ -23,6 +23,21 @@ class Job:
     baseline: Method | None = None
 
     @property
+    def setting(self) -> str:
+        """The run id without its seed, which runs that differ in their seed alone share.
+
+        Of a run that is named after its seed only, it is the experiment's name.
+
+        Examples:
+            >>> Job("cohort_size=4-seed7", RunConfig(name="sizes", seed=7)).setting
+            'cohort_size=4'
+        """
+        before, seed, after = self.run_id.rpartition(f"seed{self.config.seed}")
+        if not seed:
+            return self.run_id
+        return before.removesuffix("-") + after or self.config.name
+
+    @property
     def num_rounds(self) -> int:
         """Rounds or epochs."""
         if self.baseline is not None:

@@ -43,3 +43,22 @@ class Reporter(Protocol):
     def failed(self, run_id: str, failure: Failure, skipped: bool) -> None:
         """A run was stopped by an error, or was before and is not repeated."""
         ...
+
+
+class Silence:
+    """Tells nobody."""
+
+    def planned(self, jobs: list[Job], num_skipped: int, at_a_time: int, workers: int) -> None:
+        """Do nothing."""
+
+    def started(self, run_id: str, num_rounds: int, done: int) -> None:
+        """Do nothing."""
+
+    def recorded(self, run_id: str, line: dict[str, Any]) -> None:
+        """Do nothing."""
+
+    def finished(self, run_id: str, summary: dict[str, Any], skipped: bool) -> None:
+        """Do nothing."""
+
+    def failed(self, run_id: str, failure: Failure, skipped: bool) -> None:
+        """Do nothing."""

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from fedsim import __version__, build
@@ -25,6 +26,7 @@ from fedsim.evaluation.final import score_constant, score_test
 from fedsim.evaluation.scoring import SplitScorer
 from fedsim.flower_seam import to_record
 from fedsim.jobs import Job
+from fedsim.kept_scores import SCORES_FILE, KeptScores, keep_scores
 from fedsim.loop import Federation, train
 from fedsim.models.initialize import exchanged_tensors
 from fedsim.record import RunFolder
@@ -62,7 +64,7 @@ def run_job(job: Job, folder: RunFolder, reporter: Reporter, workers: int) -> di
     with build.build_grid(config, model, len(dataset.users("train")), workers) as grid:
         parts = _Parts(job, folder, dataset, model, grid, reporter)
         state, spending = _centralize(parts, state) if job.baseline else _federate(parts, state)
-        summary = _summarize(job, state, grid, dataset)
+        summary = _summarize(job, folder, state, grid, dataset)
     scores = summary["test"]["scores"]
     spent = spending.spent(job.num_rounds)
     folder.append({"round": summary["best_round"], "split": "test", **scores, **spent})
@@ -200,24 +202,33 @@ def _saved_on_interrupt(book: Bookkeeper) -> Iterator[None]:
 
 
 def _summarize(
-    job: Job, state: RunState, grid: InProcessGrid, dataset: FederatedDataset
+    job: Job, folder: RunFolder, state: RunState, grid: InProcessGrid, dataset: FederatedDataset
 ) -> dict[str, Any]:
     config = job.config
     best_round = state.best.round_num if state.best else state.round_num
     arrays = state.best.arrays if state.best else state.arrays
     scorer = SplitScorer(grid, dataset, "test", batch_size=config.evaluation.batch_size)
     started = time.perf_counter()
+    logits = scorer.logits(arrays)
     test = score_test(
-        scorer,
-        arrays,
+        scorer.targets,
+        logits,
         dataset,
         resamples=config.evaluation.bootstrap_resamples,
         seed=config.seed,
     )
     test["scores"]["seconds"] = time.perf_counter() - started
+    users = dataset.users("test")
+    owner = np.repeat(np.arange(len(users), dtype=np.int32), users.num_images)
+    kept = KeptScores(logits, scorer.targets, owner, users.ids, tuple(dataset.label_names))
+    not_kept = keep_scores(folder.path, kept)
+    test["kept_scores"] = None if not_kept else SCORES_FILE
+    if not_kept:
+        test["kept_scores_reason"] = not_kept
     return {
         "name": config.name,
         "run_id": job.run_id,
+        "setting": job.setting,
         "case": config.case,
         "kind": CENTRALIZED if job.baseline else "federated",
         "seed": config.seed,
@@ -228,6 +239,7 @@ def _summarize(
         "test": test,
         "constant_predictor": {split: score_constant(dataset, split) for split in ("val", "test")},
         "versions": versions(),
+        "config": config.model_dump(mode="json"),
     }
 
 

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[1] / "fedsim"
 
 # From the bottom; a file imports only from lower lines, or from its own subfolder.
 LAYERS = [
-    {"", "errors", "streams", "arrays", "loss"},  # 0
+    {"", "errors", "streams", "arrays", "loss", "printable"},  # 0
     {"config", "plugins", "flower_seam", "data", "models", "metrics", "privacy"},  # 1
     {"sweep"},
     {"config_file", "cohort", "replies", "update_sum"},
@@ -17,7 +17,7 @@ LAYERS = [
     {"foreign"},
     {"training"},  # 2
     {"engines", "state", "record"},  # 3
-    {"evaluation"},
+    {"evaluation", "kept_scores", "over_seeds"},
     {"bookkeeping"},
     {"loop", "centralized"},
     {"build_privacy"},  # 4
@@ -25,8 +25,18 @@ LAYERS = [
     {"build_pooled"},
     {"check"},
     {"audit"},
+    {"tables"},
+    {"figures"},
+    {"chart"},
+    {"page"},
+    {"inspect_data"},
     {"jobs"},  # 5
-    {"experiment", "plan", "display"},  # 5
+    {"over_users"},
+    {"comparison"},
+    {"reporter", "estimate", "plan", "display"},
+    {"single_run", "progress", "loading"},
+    {"run_processes"},
+    {"experiment"},
     {"cli_data"},  # 6
     {"cli"},
 ]

@@ -12,6 +12,10 @@ from typing import Any
 import pytest
 import torch
 
+from fedsim.comparison import group_by_setting
+from fedsim.kept_scores import load_kept_scores
+from fedsim.metrics import average_precision
+
 YAML = """
 name: drawings
 data: {source: openclipart, labels: coarse, image_size: 16}
@@ -73,7 +77,10 @@ def undisturbed(yaml: Path, tmp_path_factory) -> Path:
 
 def test_a_run_s_folder(undisturbed: Path) -> None:
     names = {path.name for path in undisturbed.iterdir()}
-    assert names == {"config.yaml", "metrics.jsonl", "privacy.json", "summary.json", "checkpoint"}
+    assert names == {
+        "config.yaml", "metrics.jsonl", "privacy.json", "summary.json", "test_scores.npz",
+        "checkpoint",
+    }  # fmt: skip
     record = lines(undisturbed)
     assert [(line["round"], line["split"]) for line in record[:3]] == [
         (0, "val"),
@@ -98,6 +105,13 @@ def test_a_run_s_folder(undisturbed: Path) -> None:
     low, high = test["intervals"]["macro_ap"]
     assert 0 < low < high < 1
     assert len(test["per_class"]) == 17
+    assert test["kept_scores"] == "test_scores.npz"
+    kept = load_kept_scores(undisturbed)
+    assert (kept.logits.shape, len(kept.user_ids)) == ((361, 17), 91)
+    assert average_precision(kept.targets, kept.logits) == test["scores"]["macro_ap"]
+    [setting] = group_by_setting([summary])
+    assert (setting.name, setting.runs) == ("drawings", {0: 0})
+    assert setting.by_seed["micro_ap"] == {0: test["scores"]["micro_ap"]}
     assert summary["constant_predictor"]["test"]["micro_ap"] == pytest.approx(0.149, abs=5e-4)
     assert summary["constant_predictor"]["val"]["micro_ap"] == pytest.approx(0.203, abs=5e-4)
 
@@ -263,6 +277,8 @@ def test_baselines_under_dp_stand_in_the_same_table(yaml: Path, tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     for name in ("centralized-seed0", "centralized_example_level-seed0"):
         assert f"│ {name}" in done.stdout
+        summary = json.loads((tmp_path / "drawings" / name / "summary.json").read_text())
+        assert summary["setting"] == name.removesuffix("-seed0")
     card = json.loads(
         (tmp_path / "drawings" / "centralized_user_level-seed0" / "privacy.json").read_text()
     )

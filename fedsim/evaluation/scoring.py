@@ -10,7 +10,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from fedsim.data.dataset import FederatedDataset
+from fedsim.data.dataset import FederatedDataset, num_examples
 from fedsim.engines.client_app import INDICES, LOGITS, SPLIT
 from fedsim.errors import EngineError
 from fedsim.flower_seam import to_arrays
@@ -45,12 +45,12 @@ class SplitScorer:
         seed: int = 0,
     ) -> None:
         self._grid, self._split, self._batch_size = grid, split, batch_size
-        labels = dataset.labels(split)
-        indices = np.arange(len(labels))
-        if num_images is not None and num_images < len(labels):
+        total = num_examples(dataset, split)
+        indices = np.arange(total)
+        if num_images is not None and num_images < total:
             stream = numpy_stream(seed, "validation subset", split)
-            indices = np.sort(stream.choice(len(labels), num_images, replace=False))
-        self._indices, self.targets = indices, labels[indices]
+            indices = np.sort(stream.choice(total, num_images, replace=False))
+        self._indices, self.targets = indices, dataset.labels(split, indices)
 
     def logits(self, arrays: ArrayRecord) -> npt.NDArray[np.float32]:
         """Return the model's outputs, shape (examples, labels)."""

@@ -1,20 +1,35 @@
-"""Bootstrap intervals of average precision, resampled by user."""
+"""Resamples of users: how much average precision depends on which users were tested."""
 
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
 from fedsim.errors import ConfigError, DataError
 from fedsim.metrics.inputs import BoolArray, FloatArray, check_scores
-from fedsim.metrics.precision_steps import mean_of_scored, step_average_precision
+from fedsim.metrics.precision_steps import mean_of_scored
 from fedsim.streams import numpy_stream
 
-_BLOCK_WEIGHTS = 2**21
+_BLOCK_COUNTS = 2**20
 
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Users = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True, eq=False)
+class Resampled:
+    """An average precision of the users as they are, and of resamples of them.
+
+    Attributes:
+        value: Of every user once; NaN without any positive label.
+        resamples: Of each resample, shape (resamples,); NaN for one without any positive label.
+    """
+
+    value: float
+    resamples: Floats
 
 
 def bootstrap_by_user(
@@ -26,13 +41,24 @@ def bootstrap_by_user(
     seed: int,
     confidence: float = 0.95,
 ) -> dict[str, tuple[float, float]]:
-    """Return percentile bootstrap intervals of exact micro and macro average precision.
+    """Return bootstrap intervals of exact micro and macro average precision over many users.
 
-    Examples of one user are alike, so users, not examples, are drawn: a resample draws as many
-    users as there are, with replacement, and repeats all examples of a user as often as the user
-    was drawn. The interval reaches from the (1 - c)/2 to the (1 + c)/2 quantile of the values of
-    the resamples, interpolated linearly. In each resample a class without positives is left out of
-    the macro mean.
+    Micro AP has percentile intervals, macro AP has basic ones (``basic_interval``), since few
+    users make macro AP too large: by chance a rare class has few positives that rank high. The
+    resamples are biased in the same way once more, so percentiles would lean away from the truth,
+    and BCa, which takes quantiles of the same resamples, can only move within them. Shares of 300
+    drawn samples whose 95 % interval holds the value of 60,000 users (17 classes as rare as in the
+    packaged drawings, 400 resamples; a weak model at the left, then a good one):
+
+        users                        91     91    400
+        macro AP, percentile       0.17   0.71   0.89
+        macro AP, BCa              0.45   0.84   0.92
+        macro AP, basic            0.88   0.88   0.93
+        micro AP, percentile       0.92   0.92   0.94
+        micro AP, BCa              0.89   0.90   0.95
+        micro AP, basic            0.86   0.89   0.95
+
+    (150 samples at 400 users.) So expect about nine in ten of the 95 % intervals to hold it.
 
     Args:
         targets: 0/1 labels of shape (examples, classes).
@@ -40,13 +66,13 @@ def bootstrap_by_user(
         user_of_example: Id of the user that each example belongs to, shape (examples,); numbers or
             strings.
         num_resamples: Resamples drawn, at least 1.
-        seed: The run's seed; the users' multiplicities are a function of it, of the number of
-            resamples and of the number of users.
+        seed: The run's seed.
         confidence: c, in (0, 1).
 
     Returns:
         "micro_ap" and "macro_ap", each with the low and the high end. Resamples without any
-        positive label have no value and are left out; if all are, both ends are NaN.
+        positive label have no value and are left out; if all are, both ends are NaN. A single
+        user, resampled, is always the same: both ends are the value.
 
     Raises:
         ConfigError: ``num_resamples`` or ``confidence`` is out of range.
@@ -60,90 +86,165 @@ def bootstrap_by_user(
 
     References:
         Efron and Tibshirani: An Introduction to the Bootstrap, 1993, chapter 13.
+        Davison and Hinkley: Bootstrap Methods and their Application, 1997, chapter 5 (basic).
+    """
+    found = resample_users(targets, scores, user_of_example, num_resamples=num_resamples, seed=seed)
+    return {
+        "micro_ap": percentile_interval(found["micro_ap"], confidence),
+        "macro_ap": basic_interval(found["macro_ap"], confidence),
+    }
+
+
+def resample_users(
+    targets: npt.NDArray[Any],
+    scores: npt.NDArray[Any],
+    user_of_example: npt.NDArray[Any],
+    *,
+    num_resamples: int,
+    seed: int,
+) -> dict[str, Resampled]:
+    """Return exact micro and macro average precision of resamples of the users.
+
+    Examples of one user are alike, so users, not examples, are drawn: a resample draws as many
+    users as there are, with replacement, and repeats all examples of a user as often as the user
+    was drawn. In each resample a class without positives is left out of the macro mean.
+
+    Args:
+        targets: As for ``bootstrap_by_user``, like the other arguments.
+        scores: Scores.
+        user_of_example: Users.
+        num_resamples: Resamples drawn, at least 1.
+        seed: Users' multiplicities are a function of it, of the number of resamples and of the
+            number of users: scores of the same users meet the same resamples.
+
+    Returns:
+        "micro_ap" and "macro_ap".
+
+    Raises:
+        ConfigError: ``num_resamples`` is out of range.
+        DataError: Unusable labels or scores, no example, or not one user id for each example.
     """
     if num_resamples < 1:
         raise ConfigError(
             f"num_resamples: expected at least 1, found {num_resamples}; 1000 is customary"
         )
+    labels, checked = check_scores(targets, scores)
+    users = _number_users(user_of_example, len(labels))
+    num_users = int(users.max()) + 1
+    drawn = numpy_stream(seed, "bootstrap").multinomial(
+        num_users, np.full(num_users, 1 / num_users), size=num_resamples
+    )
+    multiplicities = np.concatenate([np.ones((1, num_users), dtype=np.int64), drawn])
+    found = _average_precisions(labels, checked, users, multiplicities)
+    return {name: Resampled(float(values[0]), values[1:]) for name, values in found.items()}
+
+
+def percentile_interval(resampled: Resampled, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the (1 - c)/2 and (1 + c)/2 quantiles of the resamples, interpolated linearly.
+
+    Args:
+        resampled: Resamples that are NaN are left out; if all are, both ends are NaN.
+        confidence: c, in (0, 1).
+
+    Raises:
+        ConfigError: ``confidence`` is out of range.
+
+    Examples:
+        >>> percentile_interval(Resampled(0.5, np.array([0.5, 0.625, 0.75])), confidence=0.5)
+        (0.5625, 0.6875)
+    """
     if not 0 < confidence < 1:
         raise ConfigError(
             f"confidence: expected a number between 0 and 1, found {confidence}; 0.95 is customary"
         )
-    labels, checked = check_scores(targets, scores)
-    users = _number_users(user_of_example, len(labels))
-    num_users = int(users.max()) + 1
-    multiplicities = numpy_stream(seed, "bootstrap").multinomial(
-        num_users, np.full(num_users, 1 / num_users), size=num_resamples
-    )
-    resampled = _resampled(labels, checked, users, multiplicities)
-    return {name: _interval(values, confidence) for name, values in resampled.items()}
-
-
-@dataclass(frozen=True)
-class _Ranking:
-    """Pairs (score, label) sorted once, to be scored under many weights of their examples.
-
-    Attributes:
-        examples: Example of each pair, in descending order of score.
-        hits: Example of each positive pair, in the same order.
-        selected_end: For each group of equal score that holds a positive, its last pair.
-        hits_end: For each of those groups, its last positive pair.
-    """
-
-    examples: npt.NDArray[np.intp]
-    hits: npt.NDArray[np.intp]
-    selected_end: npt.NDArray[np.intp]
-    hits_end: npt.NDArray[np.intp]
-
-    @classmethod
-    def of(cls, targets: BoolArray, scores: FloatArray) -> "_Ranking":
-        """Sort the pairs of arrays of shape (examples, classes)."""
-        labels, flat = targets.ravel(), scores.ravel()
-        order = np.argsort(flat)[::-1]
-        ranked, positive = flat[order], labels[order]
-        group_end = np.append(ranked[1:] != ranked[:-1], True).nonzero()[0]
-        hits_to_end = np.cumsum(positive)[group_end]
-        holds_hit = np.diff(hits_to_end, prepend=0) > 0
-        examples = order // targets.shape[1]
-        return cls(examples, examples[positive], group_end[holds_hit], hits_to_end[holds_hit] - 1)
-
-    def average_precision(self, weights: Counts) -> Floats:
-        """Return AP under each row of weights, an array of shape (resamples, examples)."""
-        selected = np.cumsum(weights[:, self.examples], axis=1)[:, self.selected_end]
-        hits = np.cumsum(weights[:, self.hits], axis=1)[:, self.hits_end]
-        positives = np.diff(hits, axis=1, prepend=0)
-        return step_average_precision(positives[:, ::-1], selected[:, ::-1])
-
-
-def _resampled(
-    targets: BoolArray,
-    scores: FloatArray,
-    users: npt.NDArray[np.intp],
-    multiplicities: Counts,
-) -> dict[str, Floats]:
-    """Return micro and macro AP under each row of users' multiplicities, block by block."""
-    pool = _Ranking.of(targets, scores)
-    classes = [_Ranking.of(targets[:, [c]], scores[:, [c]]) for c in range(targets.shape[1])]
-    rows = max(1, _BLOCK_WEIGHTS // max(1, scores.size))
-    micro, macro = [], []
-    for start in range(0, len(multiplicities), rows):
-        weights = multiplicities[start : start + rows, users]
-        micro.append(pool.average_precision(weights))
-        by_class = [ranking.average_precision(weights) for ranking in classes]
-        macro.append(mean_of_scored(np.array(by_class).reshape(len(classes), -1).T))
-    return {"micro_ap": np.concatenate(micro), "macro_ap": np.concatenate(macro)}
-
-
-def _interval(values: Floats, confidence: float) -> tuple[float, float]:
-    """Return the central quantiles of the values that are not NaN."""
-    defined = values[~np.isnan(values)]
+    defined = resampled.resamples[~np.isnan(resampled.resamples)]
     if not defined.size:
         return float("nan"), float("nan")
     low, high = np.quantile(defined, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)
 
 
-def _number_users(user_of_example: npt.NDArray[Any], num_examples: int) -> npt.NDArray[np.intp]:
+def basic_interval(resampled: Resampled, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the percentile interval (low, high) reflected at the value v, within [0, 1].
+
+    (2 v - high, 2 v - low): as far as resamples lie above the value, so far is the truth taken to
+    lie below it. With resamples that are all too large the value can lie above the interval.
+
+    Args:
+        resampled: Resamples that are NaN are left out; if all are, both ends are NaN.
+        confidence: c, in (0, 1).
+
+    Raises:
+        ConfigError: ``confidence`` is out of range.
+
+    Examples:
+        >>> basic_interval(Resampled(0.5, np.array([0.5, 0.625, 0.75])), confidence=0.5)
+        (0.3125, 0.4375)
+    """
+    low, high = percentile_interval(resampled, confidence)
+    ends = np.clip([2 * resampled.value - high, 2 * resampled.value - low], 0.0, 1.0)
+    return float(ends[0]), float(ends[1])
+
+
+class _Ranking:
+    """Pairs (score, label) sorted once, to be scored under many multiplicities of their users.
+
+    A step is a group of equal score that holds a positive, together with all pairs of higher score
+    that belong to no earlier step. Only how many pairs a user has in a step counts.
+    """
+
+    def __init__(self, targets: BoolArray, scores: FloatArray, users: Users) -> None:
+        labels, flat = targets.ravel(), scores.ravel()
+        order = np.argsort(flat)[::-1]
+        ranked, positive = flat[order], labels[order]
+        owner = users[order // targets.shape[1]]
+        group = np.cumsum(np.append(False, ranked[1:] != ranked[:-1]))
+        holds_positive = np.bincount(group, positive) > 0
+        step: Users = (np.cumsum(holds_positive) - holds_positive)[group]
+        shape = int(holds_positive.sum()), int(users.max()) + 1
+        before_last = step < shape[0]
+        self._pairs = _count_matrix(step[before_last], owner[before_last], shape)
+        self._positives = _count_matrix(step[positive], owner[positive], shape)
+
+    def average_precision(self, multiplicities: Counts) -> Floats:
+        """Return AP under each row of multiplicities, shape (resamples, users); NaN if undefined.
+
+        AP is the sum over steps of (share of the positives in the step) * (precision after it).
+        """
+        values = np.full(len(multiplicities), np.nan)
+        num_steps = self._pairs.shape[0]
+        size = max(1, _BLOCK_COUNTS // max(1, num_steps))
+        for start in range(0, len(values) if num_steps else 0, size):
+            drawn = np.ascontiguousarray(multiplicities[start : start + size].T)
+            positives = self._positives @ drawn
+            hits = np.cumsum(positives, axis=0)
+            selected = np.cumsum(self._pairs @ drawn, axis=0)
+            terms = positives * hits / np.maximum(selected, 1)
+            area = np.cumsum(terms, axis=0)[-1]  # in one order, however many are in the block
+            block = values[start : start + size]
+            np.divide(area, hits[-1], out=block, where=hits[-1] > 0)
+        return values
+
+
+def _count_matrix(rows: Users, columns: Users, shape: tuple[int, int]) -> sparse.csr_array:
+    """Count how often each (row, column) occurs."""
+    ones = np.ones(len(rows), dtype=np.int64)
+    return sparse.coo_array((ones, (rows, columns)), shape=shape).tocsr()
+
+
+def _average_precisions(
+    targets: BoolArray, scores: FloatArray, users: Users, multiplicities: Counts
+) -> dict[str, Floats]:
+    """Return micro and macro AP under each row of users' multiplicities."""
+    micro = _Ranking(targets, scores, users).average_precision(multiplicities)
+    by_class = np.empty((targets.shape[1], len(multiplicities)))
+    for c in range(targets.shape[1]):
+        ranking = _Ranking(targets[:, [c]], scores[:, [c]], users)
+        by_class[c] = ranking.average_precision(multiplicities)
+    return {"micro_ap": micro, "macro_ap": mean_of_scored(by_class.T)}
+
+
+def _number_users(user_of_example: npt.NDArray[Any], num_examples: int) -> Users:
     """Number the users in the order of their ids, so that the order of examples has no effect."""
     ids = np.asarray(user_of_example)
     if ids.shape != (num_examples,) or num_examples == 0:
@@ -151,5 +252,5 @@ def _number_users(user_of_example: npt.NDArray[Any], num_examples: int) -> npt.N
             f"user_of_example: expected an id for each of {num_examples} examples, at least one, "
             f"found shape {ids.shape}; pass the users in the order of the scores"
         )
-    numbers: npt.NDArray[np.intp] = np.unique(ids, return_inverse=True)[1]
+    numbers: Users = np.unique(ids, return_inverse=True)[1]
     return numbers

@@ -7,6 +7,7 @@ from fakes import TinyDataset, tiny_app, tiny_arrays, tiny_model, tiny_transform
 from sklearn.metrics import average_precision_score, f1_score
 
 from fedsim.bookkeeping import _train_words
+from fedsim.data.dataset import num_examples
 from fedsim.engines.in_process import InProcessGrid
 from fedsim.errors import EngineError
 from fedsim.evaluation.final import score_constant, score_test
@@ -18,7 +19,7 @@ DATA = TinyDataset()
 
 def logits_one_by_one() -> np.ndarray:
     model, transform = tiny_model(), tiny_transform()
-    images = DATA.load("val", np.arange(len(DATA.labels("val")))).images
+    images = DATA.load("val", np.arange(num_examples(DATA, "val"))).images
     with torch.no_grad():
         return torch.cat([model(transform.eval_batch(image[None])) for image in images]).numpy()
 
@@ -82,10 +83,11 @@ def test_a_model_that_diverged_is_an_error() -> None:
 def test_the_end_of_a_run() -> None:
     with InProcessGrid(tiny_app, tiny_arrays(), num_users=len(DATA.table)) as grid:
         scorer = SplitScorer(grid, DATA, "test", batch_size=16)
-        test = score_test(scorer, to_record(tiny_arrays()), DATA, resamples=50, seed=0)
+        logits = scorer.logits(to_record(tiny_arrays()))
+    test = score_test(scorer.targets, logits, DATA, resamples=50, seed=0)
     low, high = test["intervals"]["macro_ap"]
     assert 0 < low < high <= 1
-    labels = DATA.labels("test")
+    labels = DATA.load("test", np.arange(num_examples(DATA, "test"))).labels.numpy()
     expected = average_precision_score(labels, logits_one_by_one(), average=None)
     assert [row["ap"] for row in test["per_class"]] == pytest.approx(list(expected), abs=1e-6)
     assert [row["positives"] for row in test["per_class"]] == labels.sum(0).tolist()

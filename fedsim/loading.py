@@ -1,0 +1,162 @@
+"""Runs that were recorded, as data frames for a notebook."""
+
+import difflib
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedsim.config_file import parse_yaml
+from fedsim.errors import CheckpointError, ConfigError
+from fedsim.record import RunFolder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SCORES = (
+    *("macro_ap", "micro_ap", "macro_ap_binned200", "micro_ap_binned200"),
+    *("macro_f1", "micro_f1"),
+)
+_CENTRAL = ("noise_multiplier", "epsilon_at_noise_cohort", "epsilon_as_run")
+
+
+def load_runs(*paths: str | Path) -> "pd.DataFrame":
+    """Return a data frame with a row for every run below some folders.
+
+    Args:
+        *paths: Folders that runs were written to: all experiments, one, or a single run.
+
+    Returns:
+        Columns: ``name``, ``run_id``, ``setting`` (what runs of other seeds share), ``case``,
+        ``seed``, ``kind`` ("federated" or "centralized"), ``status`` ("finished", "failed" or
+        "unfinished"), ``num_rounds`` and ``best_round``; the scores on test as fractions; what
+        central DP spent (``noise_multiplier``, both epsilons, infinite without noise) and
+        ``example_epsilon_max``; ``seconds``, ``path``; and every setting under its dotted key.
+
+    Raises:
+        CheckpointError: There is no run, or a record can't be read.
+    """
+    import pandas as pd
+
+    return pd.DataFrame([_row(folder) for folder in _folders(paths)])
+
+
+def load_rounds(*paths: str | Path) -> "pd.DataFrame":
+    """Return a data frame with a row for every line that runs recorded: one per round and split.
+
+    Args:
+        *paths: As for ``load_runs``.
+
+    Returns:
+        ``run_id``, ``path`` and the keys of ``metrics.jsonl``; scores are fractions.
+
+    Raises:
+        CheckpointError: There is no run, or a record can't be read.
+    """
+    import pandas as pd
+
+    rows = [
+        {"run_id": folder.path.name, "path": str(folder.path), **_numbers(line)}
+        for folder in _folders(paths)
+        for line in folder.lines()
+    ]
+    return pd.DataFrame(rows)
+
+
+def kept(frame: "pd.DataFrame", conditions: Iterable[str]) -> "pd.DataFrame":
+    """Return the rows of a frame that meet conditions, the best test macro AP first.
+
+    Args:
+        frame: From ``load_runs``.
+        conditions: ``column=value`` each; the value is compared as text.
+
+    Raises:
+        ConfigError: A condition is none, or names no column.
+    """
+    for condition in conditions:
+        column, equals, value = condition.partition("=")
+        if not equals or column not in frame:
+            close = difflib.get_close_matches(column, list(frame), n=1, cutoff=0.4)
+            hint = f"did you mean {close[0]}?" if close else "see fedsim runs --csv for the columns"
+            raise ConfigError(
+                f"where {condition!r}: expected column=value of a known column, found {column!r}; "
+                f"{hint}"
+            )
+        frame = frame[frame[column].astype(str) == value]
+    if "macro_ap" not in frame:
+        return frame
+    return frame.sort_values("macro_ap", ascending=False, kind="stable", na_position="last")
+
+
+def find_runs(paths: Iterable[str | Path]) -> list[RunFolder]:
+    """Return the folders of all runs below some folders, in the order of their paths.
+
+    Raises:
+        CheckpointError: A path is no folder, or there is no run below it.
+    """
+    return list(_folders(paths))
+
+
+def _folders(paths: Iterable[str | Path]) -> Iterator[RunFolder]:
+    for path in map(Path, paths):
+        configs = sorted(path.glob("config.yaml")) or sorted(
+            [*path.glob("*/config.yaml"), *path.glob("*/*/config.yaml")]
+        )
+        if not configs:
+            found = "a folder without runs" if path.is_dir() else "no folder"
+            raise CheckpointError(
+                f"{path}: expected a folder of runs, with their config.yaml, found {found}; give "
+                "the folder that fedsim run wrote to"
+            )
+        yield from (RunFolder(config.parent) for config in configs)
+
+
+def _row(folder: RunFolder) -> dict[str, Any]:
+    if not folder.finished:
+        settings = parse_yaml((folder.path / "config.yaml").read_text(encoding="utf-8"))
+        rounds = [line["round"] for line in folder.lines()]
+        return {
+            "name": settings["name"],
+            "run_id": folder.path.name,
+            "case": settings["case"],
+            "seed": settings["seed"],
+            "status": "failed" if folder.failure() is not None else "unfinished",
+            "num_rounds": max(rounds, default=0),
+            "path": str(folder.path),
+            **_dotted(settings),
+        }
+    summary = folder.read_json("summary.json")
+    scores, privacy = summary["test"]["scores"], summary["privacy"]
+    central, example = privacy.get("central") or {}, privacy.get("example_level") or {}
+    return {
+        **{key: summary[key] for key in ("name", "run_id", "setting", "case", "seed", "kind")},
+        "status": "finished",
+        **{key: summary[key] for key in ("num_rounds", "best_round")},
+        **{key: scores[key] for key in _SCORES},
+        **_numbers({key: central.get(key) for key in _CENTRAL}),
+        **_numbers({"example_epsilon_max": example.get("epsilon_max")}),
+        "seconds": summary["seconds"],
+        "path": str(folder.path),
+        **_dotted(summary["config"]),
+    }
+
+
+def _numbers(line: dict[str, Any]) -> dict[str, Any]:
+    """Return a record's numbers with "infinity", JSON's substitute, as the number."""
+    return {key: float("inf") if value == "infinity" else value for key, value in line.items()}
+
+
+def _dotted(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return every setting of a tree under its dotted key, without name, case and seed.
+
+    Examples:
+        >>> _dotted({"name": "x", "data": {"source": "a.h5", "labels": ["b"]}})
+        {'data.source': 'a.h5', 'data.labels': '["b"]'}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            flat |= _dotted(value, f"{prefix}{key}.")
+        elif prefix or key not in ("name", "case", "seed"):
+            flat[f"{prefix}{key}"] = json.dumps(value) if isinstance(value, list) else value
+    return flat
