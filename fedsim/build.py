@@ -3,6 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,7 +12,9 @@ from flwr.serverapp.strategy import Strategy
 from torch import nn
 
 from fedsim.build_privacy import sampling_of
+from fedsim.client_states import ClientStates
 from fedsim.cohort import CohortSampler
+from fedsim.cohort_strategy import CohortStrategy
 from fedsim.config import DataConfig, RunConfig
 from fedsim.data.dataset import FederatedDataset, UserTable
 from fedsim.data.dealing import dirichlet, iid, iid_constant, quantity
@@ -139,8 +142,13 @@ def build_model(config: RunConfig, num_labels: int) -> nn.Module:
     return model
 
 
-def build_trainer(config: RunConfig) -> Trainer:
-    """Make what trains users, in the process that does it."""
+def build_trainer(config: RunConfig, states: Path | None = None) -> Trainer:
+    """Make what trains users, in the process that does it.
+
+    Args:
+        config: The settings.
+        states: The folder of what users keep between rounds.
+    """
     dataset = build_dataset(config)
     model = build_model(config, len(dataset.label_names))
     local, private = config.federated.local, config.privacy.example_level
@@ -149,6 +157,14 @@ def build_trainer(config: RunConfig) -> Trainer:
         poisson=private is not None,
         channels_last=config.model.memory_format == "channels_last",
     )
+    strategy = build_plain_strategy(config)
+    part = strategy.client_part() if isinstance(strategy, CohortStrategy) else None
+    if private is not None and part is not None and not part.keeps_example_level:
+        raise ConfigError(
+            f"privacy.example_level: expected a strategy that uses images through gradients alone, "
+            f"found {config.strategy.name}, whose part on the user's side looks at them otherwise, "
+            "so that the printed epsilon would not hold; use another strategy, or privacy.central"
+        )
     gradient = None
     if private is not None:
         gradient = build_private_gradient(model, private.max_grad_norm, private.noise_multiplier)
@@ -159,6 +175,8 @@ def build_trainer(config: RunConfig) -> Trainer:
         settings,
         seed=config.seed,
         private_gradient=gradient,
+        part=part,
+        states=ClientStates(states, config.engine.checkpoint_every) if states else None,
     )
 
 
@@ -170,16 +188,28 @@ def build_private_gradient(
     return PrivateGradient(model, max_grad_norm=max_grad_norm, noise_multiplier=noise_multiplier)
 
 
-def build_client_app(config: RunConfig) -> ClientApp:
+def build_client_app(config: RunConfig, states: Path | None = None) -> ClientApp:
     """Make the ClientApp, in the process that runs it."""
-    return client_app(build_trainer(config))
+    return client_app(build_trainer(config, states))
 
 
-def build_grid(config: RunConfig, model: nn.Module, num_users: int, workers: int) -> InProcessGrid:
-    """Make the engine."""
+def build_grid(
+    config: RunConfig, model: nn.Module, num_users: int, workers: int, states: Path | None = None
+) -> InProcessGrid:
+    """Make the engine.
+
+    Args:
+        config: The settings.
+        model: What is trained.
+        num_users: Of the train split.
+        workers: Processes.
+        states: The folder of what users keep between rounds.
+    """
+    arrays, strategy = exchanged_tensors(model), build_plain_strategy(config)
+    beside = strategy.sent_along(arrays) if isinstance(strategy, CohortStrategy) else {}
     return InProcessGrid(
-        functools.partial(build_client_app, config),
-        exchanged_tensors(model),
+        functools.partial(build_client_app, config, states),
+        {**arrays, **beside},
         num_users=num_users,
         num_workers=workers,
     )
@@ -190,32 +220,38 @@ def build_cohort(config: RunConfig, users: UserTable) -> CohortSampler:
     return CohortSampler(users, config.federated.cohort_size, sampling_of(config), config.seed)
 
 
-def build_strategy(
-    config: RunConfig, cohort: CohortSampler, mechanism: CentralGaussian | None
-) -> SumStrategy | ForeignStrategy:
-    """Make the strategy and compose it with the cohort sampler and the mechanism."""
+def build_plain_strategy(config: RunConfig) -> Strategy:
+    """Make the strategy by itself: without a cohort sampler and without a mechanism."""
     known = registered("fedsim.strategies")
     factory = resolve(config.strategy.name, known, "strategy.name")
     with global_torch_stream(config.seed, "strategy"):
         strategy = call(factory, config.strategy.parameters, "strategy")
-    if isinstance(strategy, SumStrategy):
-        if mechanism is not None:  # here too: a strategy's own compose() may not ask
-            check_bounded(strategy)
-        strategy.compose(cohort, mechanism)
-        return strategy
     if not isinstance(strategy, Strategy):
         raise ConfigError(
             f"strategy.name: expected a flwr.serverapp.strategy.Strategy, found "
             f"{type(strategy).__name__}; derive it from fedsim.strategy.SumStrategy or from "
             "Flower's Strategy"
         )
+    return strategy
+
+
+def build_strategy(
+    config: RunConfig, cohort: CohortSampler, mechanism: CentralGaussian | None
+) -> CohortStrategy | ForeignStrategy:
+    """Make the strategy and compose it with the cohort sampler and the mechanism."""
+    strategy = build_plain_strategy(config)
     if mechanism is not None:
-        raise ConfigError(
-            f"privacy.central: expected a strategy whose aggregation is a sum, found "
-            f"{config.strategy.name}, whose use of the replies fedsim can't bound; use one that "
-            "derives from fedsim.strategy.SumStrategy, or drop privacy.central"
-        )
-    return ForeignStrategy(strategy, cohort, config.seed)
+        if not isinstance(strategy, SumStrategy):
+            raise ConfigError(
+                f"privacy.central: expected a strategy whose aggregation is a sum, found "
+                f"{config.strategy.name}, whose use of the replies fedsim can't bound; use one "
+                "that derives from fedsim.strategy.SumStrategy, or drop privacy.central"
+            )
+        check_bounded(strategy)  # here too: a strategy's own compose() may not ask
+    if not isinstance(strategy, CohortStrategy):
+        return ForeignStrategy(strategy, cohort, config.seed)
+    strategy.compose(cohort, mechanism)
+    return strategy
 
 
 def check_outputs(config: RunConfig, model: nn.Module, num_labels: int) -> None:

@@ -25,9 +25,14 @@ from flwr.serverapp.strategy import Strategy
 
 from fedsim.arrays import Arrays
 from fedsim.cohort import CohortSampler
+from fedsim.cohort_strategy import (
+    LoopScoredStrategy,
+    check_aggregate,
+    named_faults,
+    node_id,
+)
 from fedsim.errors import ConfigError, EngineError
 from fedsim.flower_seam import ensure_task_identity, to_arrays, to_record
-from fedsim.strategy import LoopScoredStrategy, check_aggregate, named_faults, node_id
 from fedsim.streams import global_torch_stream, numpy_stream
 from fedsim.update_sum import ROUND, USER
 

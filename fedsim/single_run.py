@@ -19,6 +19,7 @@ from fedsim.bookkeeping import Bookkeeper
 from fedsim.build_pooled import CENTRALIZED, Spending, build_pooled
 from fedsim.build_privacy import federated_privacy
 from fedsim.centralized import train_centralized
+from fedsim.client_states import ClientStates
 from fedsim.data.dataset import FederatedDataset
 from fedsim.engines.in_process import InProcessGrid
 from fedsim.errors import CheckpointError, PrivacyError
@@ -33,6 +34,7 @@ from fedsim.record import RunFolder
 from fedsim.reporter import Reporter
 from fedsim.state import RunState, load_checkpoint
 
+CLIENT_STATES = "client_states"
 _PACKAGES = ("flwr", "torch", "torchvision", "opacus", "dp-accounting", "h5py", "numpy", "pillow")
 
 
@@ -61,7 +63,10 @@ def run_job(job: Job, folder: RunFolder, reporter: Reporter, workers: int) -> di
     folder.write_config(config.model_dump())
     left_out = _write_left_out(folder, dataset)
     reporter.started(job.run_id, job.num_rounds, max(state.round_num, 0))
-    with build.build_grid(config, model, len(dataset.users("train")), workers) as grid:
+    states = folder.path / CLIENT_STATES
+    ClientStates(states, config.engine.checkpoint_every).forget_after(state.round_num)
+    num_users = len(dataset.users("train"))
+    with build.build_grid(config, model, num_users, workers, states) as grid:
         parts = _Parts(job, folder, dataset, model, grid, reporter)
         state, spending = _centralize(parts, state) if job.baseline else _federate(parts, state)
         summary = _summarize(job, folder, state, grid, dataset)

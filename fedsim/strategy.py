@@ -14,74 +14,22 @@ is composed with; the server step is what a strategy of one's own writes::
                     for name, a in arrays.items()}
 """
 
-import traceback
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any, Protocol
+from collections.abc import Iterable
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
-from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 
 from fedsim.arrays import Arrays, one_thread
-from fedsim.cohort import CohortSampler, deal
-from fedsim.errors import ConfigError, EngineError, FedsimError
-from fedsim.flower_seam import ensure_task_identity, to_arrays, to_record
+from fedsim.cohort import CohortSampler
+from fedsim.cohort_strategy import CohortStrategy, SumMechanism, cohort_metrics
+from fedsim.errors import ConfigError
+from fedsim.flower_seam import to_record
 from fedsim.replies import drain
-from fedsim.streams import global_torch_stream
-from fedsim.update_sum import (
-    ARRAYS,
-    CONFIG,
-    FOLD,
-    ROUND,
-    USER,
-    FoldRule,
-    UpdateSum,
-    Weighting,
-    fold_replies,
-)
-
-NUM_BLOCKS = 32
-"""Partial sums that a cohort is dealt to. Part of the numbers: it fixes the order of every sum."""
+from fedsim.update_sum import FOLD, FoldRule, Weighting, fold_replies
 
 
-class SumMechanism(Protocol):
-    """A central privacy mechanism for sums."""
-
-    @property
-    def clipping_norm(self) -> float:
-        """S: the bound of one user's update in the round at hand."""
-        ...
-
-    @property
-    def denominator(self) -> float:
-        """What the noised sum is divided by: public, the same in every round."""
-        ...
-
-    def release(self, total: Arrays, update_norms: list[float], round_num: int) -> dict[str, float]:
-        """Noise the sum in place; return figures about the round."""
-        ...
-
-
-class LoopScoredStrategy(Strategy):
-    """A Flower strategy that leaves scoring to the loop, and its summary to config.yaml."""
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        """Return nothing: every round is scored by the loop."""
-        return []
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> None:
-        """Return nothing: every round is scored by the loop."""
-
-    def summary(self) -> None:
-        """Print nothing: the run's config.yaml says it all."""
-
-
-class SumStrategy(LoopScoredStrategy):
+class SumStrategy(CohortStrategy):
     """A Flower strategy made of a cohort sampler, a privacy mechanism and a server step.
 
     Args:
@@ -91,15 +39,14 @@ class SumStrategy(LoopScoredStrategy):
     """
 
     def __init__(self, *, weighting: Weighting = "uniform") -> None:
+        super().__init__()
         if weighting not in ("uniform", "examples"):
             raise ConfigError(
                 "strategy.weighting: expected 'uniform' or 'examples', "
                 f"found {weighting!r}; choose one of the two"
             )
         self.weighting = weighting
-        self._cohort: CohortSampler | None = None
         self._mechanism: SumMechanism | None = None
-        self._sent: Arrays = {}
 
     def compose(self, cohort: CohortSampler, mechanism: SumMechanism | None = None) -> None:
         """Set the sampler and the mechanism. Called once, before the first round."""
@@ -115,44 +62,16 @@ class SumStrategy(LoopScoredStrategy):
             round_num: From 1.
             arrays: The current global arrays; not to be written to.
             update: The mean update of the cohort (trained minus received), noised under central
-                DP; the step may write to it.
+                DP, and the mean of what came back for ``sent_along``; the step may write to it.
         """
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs: tensors, numbers, strings, lists and dicts of these."""
-        return {}
+    def after_round(self, round_num: int, metrics: dict[str, float]) -> None:
+        """Take note of what a round's users reported, after the server's step.
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what ``state_dict`` returned."""
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        """Draw the cohort and address one message to each of its users, block by block."""
-        if self._cohort is None:
-            raise ConfigError(
-                f"{type(self).__name__}: expected compose() before the first round, found no "
-                "cohort sampler; call strategy.compose(CohortSampler(...))"
-            )
-        ensure_task_identity()
-        self._sent = to_arrays(arrays)
-        users = self._cohort.users
-        drawn = self._cohort.draw(server_round)
-        fold = self._rule().to_record()
-        messages = []
-        for number, block in enumerate(deal(users.num_images[drawn], NUM_BLOCKS)):
-            for position in block:
-                index = int(drawn[position])
-                address = ConfigRecord({**config, ROUND: server_round, USER: users.ids[index]})
-                messages.append(
-                    Message(
-                        RecordDict({ARRAYS: arrays, CONFIG: address, FOLD: fold}),
-                        dst_node_id=node_id(index),
-                        message_type=MessageType.TRAIN,
-                        group_id=f"{server_round}/{number}",
-                    )
-                )
-        return messages
+        Args:
+            round_num: From 1.
+            metrics: ``num-clients``, ``num-examples``, ``train_loss`` and others.
+        """
 
     @one_thread()
     def aggregate_train(
@@ -160,7 +79,7 @@ class SumStrategy(LoopScoredStrategy):
     ) -> tuple[ArrayRecord, MetricRecord]:
         """Sum, noise, divide, step."""
         summed = fold_replies(drain(replies), self._sent, self._rule())
-        figures = _cohort_metrics(summed)
+        figures = cohort_metrics(summed)
         if self._mechanism is not None:
             figures |= self._mechanism.release(summed.total, summed.update_norm, server_round)
             denominator = self._mechanism.denominator
@@ -168,24 +87,14 @@ class SumStrategy(LoopScoredStrategy):
             denominator = summed.weight
         if denominator > 0:  # an empty cohort without a mechanism has nothing to divide
             torch._foreach_div_(list(summed.total.values()), denominator)
-        arrays = self._stepped(server_round, summed.total)
+        arrays = self._checked_step(
+            server_round, lambda: self.server_step(server_round, self._model, summed.total)
+        )
+        self.after_round(server_round, figures)
         return to_record(arrays), MetricRecord({**figures})
 
-    def _stepped(self, round_num: int, update: Arrays) -> Arrays:
-        """Take the server step, and check what came of it."""
-        name, sent = type(self).__name__, self._sent
-        versions = [tensor._version for tensor in sent.values()]
-        seed = self._cohort.seed if self._cohort else 0
-        with global_torch_stream(seed, "server step", round_num), named_faults(name, round_num):
-            arrays = self.server_step(round_num, sent, update)
-        if versions != [tensor._version for tensor in sent.values()]:
-            raise EngineError(
-                f"strategy {name}, round {round_num}: expected server_step to leave its arrays as "
-                "they were, found that it wrote into them, which may be the best round's; return "
-                "new tensors (a + u for a += u)"
-            )
-        check_aggregate(arrays, sent, name, round_num)
-        return {key: arrays[key].to(tensor.dtype) for key, tensor in sent.items()}
+    def _fold(self) -> dict[str, ConfigRecord]:
+        return {FOLD: self._rule().to_record()}
 
     def _rule(self) -> FoldRule:
         if self._mechanism is None:
@@ -204,7 +113,7 @@ def check_bounded(strategy: SumStrategy) -> None:
     kind = type(strategy)
     own = [
         name
-        for name in ("configure_train", "aggregate_train", "compose")
+        for name in ("configure_train", "aggregate_train", "compose", "_fold")
         if getattr(kind, name) is not getattr(SumStrategy, name)
     ]
     if own:
@@ -213,62 +122,3 @@ def check_bounded(strategy: SumStrategy) -> None:
             f"to SumStrategy, found {kind.__name__}, which overrides {', '.join(own)}; "
             "override server_step only, or drop privacy.central"
         )
-
-
-def node_id(user_index: int) -> int:
-    """Return the Grid's node for a user of the train split; Flower reserves node 0."""
-    return user_index + 1
-
-
-@contextmanager
-def named_faults(strategy: str, round_num: int) -> Iterator[None]:
-    """Turn what a strategy raises into an EngineError that names it, with the traceback."""
-    try:
-        yield
-    except FedsimError:
-        raise
-    except Exception as error:
-        raise EngineError(
-            f"strategy {strategy}, round {round_num}: failed with {type(error).__name__}: {error}; "
-            f"check its parameters, or mend it\n{traceback.format_exc()}"
-        ) from error
-
-
-def check_aggregate(arrays: Arrays, expected: Arrays, strategy: str, round_num: int) -> None:
-    """Raise EngineError unless a strategy returned the model's arrays, finite.
-
-    Args:
-        arrays: What it returned.
-        expected: The arrays of the round before.
-        strategy: Its name, for the message.
-        round_num: For the message.
-    """
-    where = f"strategy {strategy}, round {round_num}"
-    if arrays.keys() != expected.keys():
-        names = sorted(arrays.keys() ^ expected.keys())[:3]
-        raise EngineError(
-            f"{where}: expected the model's arrays, found a difference in {names}; return every "
-            "array under its own name"
-        )
-    for name, tensor in arrays.items():
-        if tensor.shape != expected[name].shape:
-            raise EngineError(
-                f"{where}: expected {name!r} of shape {tuple(expected[name].shape)}, found "
-                f"{tuple(tensor.shape)}; return it with the model's shape"
-            )
-        if not bool(tensor.isfinite().all()):
-            raise EngineError(
-                f"{where}: expected finite numbers, found NaN or infinity in {name!r}; lower the "
-                "learning rates, or the noise"
-            )
-
-
-def _cohort_metrics(summed: UpdateSum) -> dict[str, float]:
-    """What a round's users reported; the loss is the mean over examples."""
-    num_clients, num_examples = len(summed.num_examples), sum(summed.num_examples)
-    metrics: dict[str, float] = {"num-clients": num_clients, "num-examples": num_examples}
-    if num_clients:
-        weighted = zip(summed.train_loss, summed.num_examples, strict=True)
-        metrics["train_loss"] = sum(loss * n for loss, n in weighted) / num_examples
-        metrics["diagnostic-update-norm-mean"] = sum(summed.update_norm) / num_clients
-    return metrics

@@ -132,6 +132,28 @@ class UpdateSum:
         )
 
 
+def update_of(reply: Message, received: Arrays, kept: UpdateSum) -> Arrays:
+    """Return one user's update, as new arrays, and keep what the user reported.
+
+    Args:
+        reply: From a user; not folded.
+        received: The arrays that were sent to the user.
+        kept: Takes the number of examples, the loss and the norm; its total is not touched.
+
+    Raises:
+        EngineError: The reply is an error, or its update does not fit or is not finite.
+    """
+    if reply.has_error():
+        raise EngineError(f"a client failed: {reply.error.reason}")
+    where = f"node {reply.metadata.src_node_id}"
+    alone = UpdateSum(zeros_like(received))
+    alone.add(reply, received, FoldRule("uniform"), where)
+    kept.num_examples += alone.num_examples
+    kept.train_loss += alone.train_loss
+    kept.update_norm += alone.update_norm
+    return alone.total
+
+
 def fold_replies(replies: Iterable[Message], received: Arrays, rule: FoldRule) -> UpdateSum:
     """Sum a round's replies: block sums as they come, or users' replies folded in the same way.
 

@@ -86,8 +86,8 @@ class _Saboteur:
         self._trainer, self._user, self._act = tiny_trainer(), user, act
         self.arrays = self._trainer.arrays
 
-    def train(self, user: str, round_num: int) -> object:
-        result = self._trainer.train(user, round_num)
+    def train(self, user: str, round_num: int, received: Arrays) -> object:
+        result = self._trainer.train(user, round_num, received)
         if user == self._user:
             self._act(self.arrays)
         return result

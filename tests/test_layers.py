@@ -12,8 +12,9 @@ LAYERS = [
     {"", "errors", "streams", "arrays", "loss", "printable"},  # 0
     {"config", "plugins", "flower_seam", "data", "models", "metrics", "privacy"},  # 1
     {"sweep"},
-    {"config_file", "cohort", "replies", "update_sum"},
-    {"strategy"},
+    {"config_file", "cohort", "replies", "update_sum", "client_part", "client_states"},
+    {"cohort_strategy"},
+    {"strategy", "combine_strategy"},
     {"foreign"},
     {"training"},  # 2
     {"engines", "state", "record"},  # 3

@@ -13,6 +13,7 @@ from fedsim.audit.mechanism import MECHANISM_CHECKS, audit_mechanism
 from fedsim.audit.rounds import stand_in
 from fedsim.build_privacy import central_spending, federated_setting
 from fedsim.cohort import CohortSampler
+from fedsim.cohort_strategy import CohortStrategy
 from fedsim.config import RunConfig
 from fedsim.config_file import parse_yaml
 from fedsim.data.dataset import UserTable
@@ -137,7 +138,7 @@ def require_passed(findings: list[Finding]) -> None:
 
 
 def _private(
-    config: RunConfig, cohort: CohortSampler, plain: SumStrategy | ForeignStrategy
+    config: RunConfig, cohort: CohortSampler, plain: CohortStrategy | ForeignStrategy
 ) -> list[Finding]:
     """Audit the strategy under the stated claims, unless it takes no central DP."""
     if not isinstance(plain, SumStrategy):

@@ -21,9 +21,9 @@ from fedsim.arrays import Arrays
 from fedsim.audit.claims import Claims, Subject
 from fedsim.audit.findings import Finding, figure, judged, not_applicable
 from fedsim.audit.rounds import Rounds, directed, flattened
+from fedsim.cohort_strategy import node_id
 from fedsim.flower_seam import to_record
 from fedsim.privacy.accounting import epsilon
-from fedsim.strategy import node_id
 from fedsim.streams import torch_stream
 from fedsim.update_sum import ARRAYS, METRICS
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedsim.arrays import Arrays
@@ -27,8 +27,15 @@ class LocalModel(Protocol):
         """The model's own tensors, by name: what is exchanged."""
         ...
 
-    def train(self, user: str, round_num: int) -> LocalResult:
-        """Train on one user's examples, in place."""
+    def train(self, user: str, round_num: int, received: Arrays) -> LocalResult:
+        """Train on one user's examples, in place.
+
+        Args:
+            user: The user's id.
+            round_num: From 1.
+            received: What was sent: the model's arrays, which ``arrays`` hold already, and what
+                the strategy sent along. Not to be written to.
+        """
         ...
 
     def logits(self, split: str, indices: list[int]) -> torch.Tensor:
@@ -67,17 +74,19 @@ class LocalClientApp(ClientApp):
         @self.train()
         def train(message: Message, context: Context) -> Message:
             config = _first(message.content.config_records)
-            _load(own, _first(message.content.array_records))
-            result = model.train(config[USER], config[ROUND])
+            received = to_arrays(_first(message.content.array_records))
+            _load(own, received)
+            result = model.train(config[USER], config[ROUND], received)
             metrics = MetricRecord(
                 {"num-examples": result.num_examples, "train_loss": result.train_loss}
             )
-            return Message(RecordDict({ARRAYS: to_record(own), METRICS: metrics}), reply_to=message)
+            trained = to_record({**own, **result.sent_back})
+            return Message(RecordDict({ARRAYS: trained, METRICS: metrics}), reply_to=message)
 
         @self.evaluate()
         def evaluate(message: Message, context: Context) -> Message:
             config = _first(message.content.config_records)
-            _load(own, _first(message.content.array_records))
+            _load(own, to_arrays(_first(message.content.array_records)))
             logits = model.logits(config[SPLIT], config[INDICES])
             return Message(RecordDict({ARRAYS: to_record({LOGITS: logits})}), reply_to=message)
 
@@ -114,7 +123,6 @@ def _first(records: Mapping[str, Any]) -> Any:
     return next(iter(records.values()))
 
 
-def _load(own: Arrays, record: ArrayRecord) -> None:
-    received = to_arrays(record)
+def _load(own: Arrays, received: Arrays) -> None:
     with torch.no_grad():
         torch._foreach_copy_(list(own.values()), [received[name] for name in own])

@@ -66,7 +66,11 @@ class Layout:
 
     def fits(self, arrays: Arrays) -> bool:
         """Tell whether arrays have these names, shapes and dtype."""
-        return arrays.keys() == self.shapes.keys() and all(
+        return arrays.keys() == self.shapes.keys() and self.holds(arrays)
+
+    def holds(self, arrays: Arrays) -> bool:
+        """Tell whether arrays have some of these names, with their shapes and dtype."""
+        return arrays.keys() <= self.shapes.keys() and all(
             a.shape == self.shapes[name] and a.dtype == self.dtype for name, a in arrays.items()
         )
 
@@ -181,9 +185,9 @@ class WorkerPool:
         if record is None:
             return
         arrays = to_arrays(record)
-        if self._layout.fits(arrays):
+        if self._layout.holds(arrays):  # what is scored is the model alone, without what travels
             views = self._layout.views(self._global)
-            torch._foreach_copy_(list(views.values()), [arrays[name] for name in views])
+            torch._foreach_copy_([views[name] for name in arrays], list(arrays.values()))
             self._published = record
 
     def _submit(self, task: _Task) -> "Future[_Answer]":

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
+from fedsim.arrays import Arrays
 from fedsim.data.dataset import Examples
 from fedsim.data.transforms import Transform
 from fedsim.training.step import GradientFn, Sgd
@@ -42,10 +43,12 @@ class LocalResult:
     Attributes:
         num_examples: The user's examples.
         train_loss: Mean loss over all examples of all steps; 0 if every batch was empty.
+        sent_back: What goes back beside the parameters, under the names of what came along.
     """
 
     num_examples: int
     train_loss: float
+    sent_back: Arrays = field(default_factory=dict)
 
 
 def train_locally(

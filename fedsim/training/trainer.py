@@ -1,5 +1,6 @@
 """One model with the data that it trains and scores on, in the process that does it."""
 
+import dataclasses
 from bisect import bisect_left
 
 import numpy as np
@@ -8,6 +9,8 @@ import torch
 from torch import nn
 
 from fedsim.arrays import Arrays
+from fedsim.client_part import Client, ClientPart
+from fedsim.client_states import ClientStates
 from fedsim.data.dataset import Examples, FederatedDataset, ReadsAhead
 from fedsim.data.transforms import Transform
 from fedsim.errors import DataError
@@ -15,7 +18,7 @@ from fedsim.models.initialize import exchanged_tensors
 from fedsim.privacy.per_sample import PrivateGradient
 from fedsim.streams import global_torch_stream, torch_stream
 from fedsim.training.local import LocalResult, LocalSettings, laid_out, train_locally
-from fedsim.training.step import mean_gradient
+from fedsim.training.step import GradientFn, mean_gradient
 
 
 class Trainer:
@@ -28,6 +31,8 @@ class Trainer:
         settings: How a user trains.
         seed: The run's seed.
         private_gradient: For example-level DP-SGD.
+        part: What the strategy does where users train.
+        states: Where that part keeps what users leave behind.
     """
 
     def __init__(
@@ -39,12 +44,15 @@ class Trainer:
         *,
         seed: int,
         private_gradient: PrivateGradient | None = None,
+        part: ClientPart | None = None,
+        states: ClientStates | None = None,
     ) -> None:
         self._model, self._dataset, self._transform = model, dataset, transform
         self._settings, self._seed = settings, seed
         self._parameters: list[torch.Tensor] = [p for p in model.parameters() if p.requires_grad]
         self._private_gradient = private_gradient
         self._plain_gradient = mean_gradient(model)
+        self._part, self._states = part, states
         self._users = dataset.users("train")
         self._offsets = np.concatenate([[0], np.cumsum(self._users.num_images)])
         self._coming: tuple[str, npt.NDArray[np.int64]] | None = None
@@ -66,8 +74,15 @@ class Trainer:
         if isinstance(self._dataset, ReadsAhead):
             self._dataset.expect("train", np.empty(0, dtype=np.int64))
 
-    def train(self, user: str, round_num: int) -> LocalResult:
-        """Train in place on one user's examples."""
+    def train(self, user: str, round_num: int, received: Arrays | None = None) -> LocalResult:
+        """Train in place on one user's examples.
+
+        Args:
+            user: The user's id.
+            round_num: From 1.
+            received: What was sent, which the model holds already; not to be written to. None
+                for the model's arrays as they are.
+        """
         numbers = self._numbers_of(user)
         if numbers is None:
             raise DataError(
@@ -82,6 +97,28 @@ class Trainer:
             gradient = self._private_gradient.for_user(
                 noise, min(self._settings.batch_size, len(examples))
             )
+        if self._part is None:
+            return self._train(gradient, examples, keys)
+        index = bisect_left(self._users.ids, user)
+        if received is None:
+            received = {name: tensor.detach().clone() for name, tensor in self.arrays.items()}
+        client = self._client(user, round_num, received, examples, index)
+        state = client.state
+        self._part.start(client)
+        result = self._train(_adjusted(gradient, self._part, client), examples, keys)
+        with torch.no_grad():
+            increments = self._part.finish(client)
+        if client.state is not state and self._states is not None:
+            self._states.write(index, round_num, client.state)
+        sent_back = {
+            name: sent + increments[name] if name in increments else sent
+            for name, sent in client.sent_along.items()
+        }
+        return dataclasses.replace(result, sent_back=sent_back)
+
+    def _train(
+        self, gradient: GradientFn, examples: Examples, keys: tuple[int, str]
+    ) -> LocalResult:
         self._model.train()
         with global_torch_stream(self._seed, "model", *keys):
             return train_locally(
@@ -92,6 +129,33 @@ class Trainer:
                 self._settings,
                 torch_stream(self._seed, "batches", *keys),
             )
+
+    def _client(
+        self, user: str, round_num: int, received: Arrays, examples: Examples, index: int
+    ) -> Client:
+        parameters = {name: tensor for name, tensor in self.arrays.items() if tensor.requires_grad}
+
+        def whole_batch() -> tuple[float, list[torch.Tensor]]:
+            self._model.eval()
+            inputs = self._transform.eval_batch(examples.images)
+            inputs = laid_out(inputs, self._settings.channels_last)
+            with torch.enable_grad():
+                loss, gradients = self._plain_gradient(inputs, examples.labels)
+            return float(loss) / len(examples), gradients
+
+        return Client(
+            user=user,
+            round_num=round_num,
+            num_examples=len(examples),
+            learning_rate=self._settings.learning_rate,
+            momentum=self._settings.momentum,
+            parameters=parameters,
+            received={name: received[name] for name in parameters},
+            sent_along={k: v for k, v in received.items() if k not in self.arrays},
+            state=self._states.read(index, round_num) if self._states else {},
+            loss=lambda: whole_batch()[0],
+            gradient=lambda: whole_batch()[1],
+        )
 
     @torch.no_grad()
     def logits(self, split: str, indices: list[int]) -> torch.Tensor:
@@ -114,3 +178,18 @@ class Trainer:
         if coming is not None and isinstance(self._dataset, ReadsAhead):
             self._dataset.expect(*coming)
         return examples
+
+
+def _adjusted(gradient: GradientFn, part: ClientPart, client: Client) -> GradientFn:
+    """Let a strategy's part change every step's gradients, and count the steps."""
+
+    def adjusted(
+        inputs: torch.Tensor, labels: torch.Tensor
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        loss, gradients = gradient(inputs, labels)
+        with torch.no_grad():
+            part.adjust(client, gradients)
+        client.num_steps += 1
+        return loss, gradients
+
+    return adjusted
