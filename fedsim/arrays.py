@@ -9,6 +9,7 @@ import torch
 Arrays = dict[str, torch.Tensor]
 
 _RUN = 256  # elements whose squares are summed in float32
+_SIDE_BY_SIDE = 2_000_000  # elements of all updates together
 _CACHED = 131_072  # elements that stay in a core's cache between two operations
 
 
@@ -18,6 +19,40 @@ def zeros_like(arrays: Arrays) -> Arrays:
         name: torch.zeros_like(a, memory_format=torch.contiguous_format)
         for name, a in arrays.items()
     }
+
+
+def is_finite(tensor: torch.Tensor) -> bool:
+    """Tell whether no element is NaN or infinite, in one pass and without another array.
+
+    Examples:
+        >>> is_finite(torch.tensor([1.0, 2.0])), is_finite(torch.tensor([1.0, math.nan]))
+        (True, False)
+    """
+    if tensor.numel() == 0 or not tensor.is_floating_point():
+        return True
+    return all(math.isfinite(bound) for bound in torch.aminmax(tensor.detach()))
+
+
+def coordinate_runs(
+    updates: list[Arrays],
+) -> Iterator[tuple[str, slice, torch.Tensor]]:
+    """Put updates side by side, some coordinates at a time.
+
+    So that a median, say, is taken without another copy of all of them.
+
+    Args:
+        updates: Of the same names and shapes; at least one.
+
+    Yields:
+        An array's name, a run of its elements in flat order, and their values: shape (elements,
+        updates), contiguous.
+    """
+    step = max(1, _SIDE_BY_SIDE // len(updates))
+    for name in updates[0]:
+        flats = [update[name].reshape(-1) for update in updates]
+        for start in range(0, len(flats[0]), step):
+            run = slice(start, start + step)
+            yield name, run, torch.stack([flat[run] for flat in flats], dim=1)
 
 
 def l2_norm(tensors: Iterable[torch.Tensor]) -> float:

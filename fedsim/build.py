@@ -11,7 +11,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Strategy
 from torch import nn
 
+from fedsim.attendance import Attendance
 from fedsim.build_privacy import sampling_of
+from fedsim.client_part import ClientPart
 from fedsim.client_states import ClientStates
 from fedsim.cohort import CohortSampler
 from fedsim.cohort_strategy import CohortStrategy
@@ -33,7 +35,9 @@ from fedsim.plugins import call, defaults, registered, resolve
 from fedsim.privacy.central import CentralGaussian
 from fedsim.privacy.per_sample import PrivateGradient
 from fedsim.strategy import SumStrategy, check_bounded
+from fedsim.strategy_checks import raised_by
 from fedsim.streams import global_torch_stream
+from fedsim.training.checked_part import CheckedPart
 from fedsim.training.local import LocalSettings
 from fedsim.training.trainer import Trainer
 
@@ -157,8 +161,7 @@ def build_trainer(config: RunConfig, states: Path | None = None) -> Trainer:
         poisson=private is not None,
         channels_last=config.model.memory_format == "channels_last",
     )
-    strategy = build_plain_strategy(config)
-    part = strategy.client_part() if isinstance(strategy, CohortStrategy) else None
+    part = build_part(config)
     if private is not None and part is not None and not part.keeps_example_level:
         raise ConfigError(
             f"privacy.example_level: expected a strategy that uses images through gradients alone, "
@@ -178,6 +181,24 @@ def build_trainer(config: RunConfig, states: Path | None = None) -> Trainer:
         part=part,
         states=ClientStates(states, config.engine.checkpoint_every) if states else None,
     )
+
+
+def build_part(config: RunConfig) -> ClientPart | None:
+    """Make the strategy's part on the user's side, if it has one."""
+    strategy = build_plain_strategy(config)
+    if not isinstance(strategy, CohortStrategy):
+        return None
+    name = type(strategy).__name__
+    with raised_by(f"strategy {name}, client_part"):
+        part = strategy.client_part()
+    if part is None:
+        return None
+    if not isinstance(part, ClientPart):
+        raise ConfigError(
+            f"strategy {name}: expected client_part to return a ClientPart or None, found "
+            f"{type(part).__name__}; derive it from fedsim.client_part.ClientPart"
+        )
+    return CheckedPart(part, name)
 
 
 def build_private_gradient(
@@ -206,7 +227,7 @@ def build_grid(
         states: The folder of what users keep between rounds.
     """
     arrays, strategy = exchanged_tensors(model), build_plain_strategy(config)
-    beside = strategy.sent_along(arrays) if isinstance(strategy, CohortStrategy) else {}
+    beside = strategy.checked_sent_along(arrays, 1) if isinstance(strategy, CohortStrategy) else {}
     return InProcessGrid(
         functools.partial(build_client_app, config, states),
         {**arrays, **beside},
@@ -218,6 +239,21 @@ def build_grid(
 def build_cohort(config: RunConfig, users: UserTable) -> CohortSampler:
     """Make the cohort sampler."""
     return CohortSampler(users, config.federated.cohort_size, sampling_of(config), config.seed)
+
+
+def build_attendance(config: RunConfig, users: UserTable) -> Attendance | None:
+    """Make what tells who answers; None if everybody does."""
+    drop_out, stragglers = config.federated.drop_out, config.federated.stragglers
+    if drop_out is None and stragglers is None:
+        return None
+    slow = stragglers.model_dump() if stragglers else {}
+    return Attendance(
+        users,
+        config.seed,
+        share=drop_out.share if drop_out else 0.0,
+        epochs=config.federated.local.epochs,
+        **slow,
+    )
 
 
 def build_plain_strategy(config: RunConfig) -> Strategy:

@@ -12,6 +12,7 @@ from fedsim.data.dataset import FederatedDataset, UserTable
 from fedsim.errors import DataError, FedsimError, noted
 from fedsim.models.initialize import exchanged_tensors
 from fedsim.privacy.central import CentralGaussian
+from fedsim.run_few_shot import check_few_shot
 
 
 def check_splits(config: RunConfig, dataset: FederatedDataset) -> None:
@@ -44,6 +45,7 @@ def faults_of(
         model = build.build_model(config, num_labels)
         exchanged_tensors(model)
         build.check_outputs(config, model, num_labels)
+        check_few_shot(config, model)
         if baseline is None:
             build.check_private_model(config, model)
             build.build_trainer(config)

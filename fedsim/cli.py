@@ -1,14 +1,18 @@
 """The command line. Heavy imports wait for the command that needs them."""
 
+import os
+import signal
 import sys
 import traceback
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedsim import __version__
 from fedsim.cli_data import data_app
+from fedsim.cli_evaluate import evaluate_app
 from fedsim.errors import FedsimError
 
 if TYPE_CHECKING:
@@ -24,6 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_app, name="data")
+app.add_typer(evaluate_app, name="evaluate")
 File = Annotated[Path, typer.Argument(help="A YAML file.")]
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="dotted.key=value, wins over the file.")
@@ -35,6 +40,8 @@ app.add_typer(audit_app, name="audit")
 
 def main() -> None:
     """Run the command line; a fault that the user can mend gives its sentence and exit code."""
+    # Imports take seconds, and one that is broken off halfway ends in pages of traceback.
+    signal.signal(signal.SIGINT, _stop_at_once)
     try:
         app()
     except FedsimError as error:
@@ -44,6 +51,11 @@ def main() -> None:
         traceback.print_exc()
         print("fedsim: this is a bug, please report it with the lines above", file=sys.stderr)
         sys.exit(1)
+
+
+def _stop_at_once(signum: int, frame: FrameType | None) -> None:
+    print("fedsim: stopped", file=sys.stderr)
+    os._exit(130)
 
 
 @app.callback(invoke_without_command=True)
@@ -76,29 +88,29 @@ def run(
 
     runs = load_runs(file, overrides or [])
 
-    from fedsim.display import class_tables, comparison_table
+    from fedsim.display import result_tables
     from fedsim.experiment import processes_for, run_jobs
     from fedsim.jobs import jobs_of
-    from fedsim.progress import reporter_for
+    from fedsim.progress import shown_progress
     from fedsim.reporter import Failure
 
     console = Console()
     jobs = jobs_of(runs)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with reporter_for(console, processes_for(jobs)[0]) as reporter:
+        with shown_progress(console, processes_for(jobs)[0]) as reporter:
             outcomes = run_jobs(jobs, out, reporter, repeat_failed=resume)
     except KeyboardInterrupt:  # here, since typer would end without a word
         print("fedsim: stopped; run it again to go on from the last checkpoints", file=sys.stderr)
         raise typer.Exit(130) from None
-    summaries = [outcome for outcome in outcomes.values() if not isinstance(outcome, Failure)]
-    if summaries:
+    finished = {k: v for k, v in outcomes.items() if not isinstance(v, Failure)}
+    if finished:
+        folder = out / next(iter(runs.values())).name
         wide = _for_tables(console)
-        wide.print()
-        for table in class_tables(summaries):
+        for table in result_tables(list(finished.values()), [folder / k for k in finished]):
+            wide.print()
             wide.print(table)
-        wide.print(comparison_table(summaries))
-        name = next(iter(runs.values())).name
-        wide.print(f"Records: {out / name}", markup=False, highlight=False)
+        wide.print(f"Records: {folder}; see fedsim report {folder}", markup=False, highlight=False)
     _exit_for({k: v for k, v in outcomes.items() if isinstance(v, Failure)})
 
 
@@ -132,6 +144,105 @@ def plan(
     wide.print(plan_table(entries))
     for text in dict.fromkeys(text for entry in entries for text in entry["assumptions"]):
         wide.print(f"- {text}", markup=False, highlight=False)
+
+
+@app.command()
+def runs(
+    folders: Annotated[
+        list[Path] | None, typer.Argument(help="Folders of runs; runs/ by default.")
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Keep runs with column=value, a setting's dotted key or a column's name."
+        ),
+    ] = None,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print every column as CSV.")] = False,
+) -> None:
+    """List recorded runs, the best first.
+
+    Example: fedsim runs runs --where status=finished --where federated.cohort_size=20
+    """
+    from rich.console import Console
+
+    from fedsim.display import runs_table
+    from fedsim.loading import kept, load_runs
+
+    frame = kept(load_runs(*(folders or [Path("runs")])), where or [])
+    if as_csv:
+        print(frame.to_csv(index=False), end="")
+    else:
+        _for_tables(Console()).print(runs_table(frame.to_dict("records")))
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write to; report/ in the first one by default.")
+    ] = None,
+) -> None:
+    """Compare finished runs: one page without network, its figures, and the numbers as CSV.
+
+    Example: fedsim report runs/dp_noise_levels
+    """
+    from rich.console import Console
+
+    from fedsim.report.answer import plain_answer
+    from fedsim.report.gather import gather
+    from fedsim.report.report import write_report
+
+    destination = out or folders[0] / "report"
+    with Console(stderr=True).status("comparing runs"):
+        gathered = gather(folders)
+        heading = ", ".join(dict.fromkeys(folder.resolve().name for folder in folders))
+        page = write_report(gathered, destination, heading=heading)
+    console = _for_tables(Console())
+    for group in gathered.groups:
+        for line in plain_answer(group):
+            console.print(line, "\n", markup=False, highlight=False)
+    for skipped in gathered.skipped:
+        console.print(f"left out: {skipped.folder}, {skipped.reason}", markup=False)
+    print(f"Page, figures and tables: {page}")
+
+
+@app.command()
+def strategies(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Names, package.module:Class or ./file.py:Class; all by default."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: one entry each.")] = False,
+) -> None:
+    """List the strategies that are installed: parameters, what they take, where they come from.
+
+    Example: fedsim strategies fedavg ./mine.py:Mine
+    """
+    import json
+    from dataclasses import asdict
+
+    from rich.console import Console
+
+    from fedsim.strategy_list import list_strategies, strategies_table
+
+    found = list_strategies(names)
+    if as_json:
+        print(json.dumps([asdict(listed) for listed in found], indent=1, default=str))
+    else:
+        _for_tables(Console()).print(strategies_table(found))
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of a YAML file, for editors.
+
+    Example: fedsim schema > fedsim.schema.json
+    """
+    import json
+
+    from fedsim.config_file import json_schema
+
+    print(json.dumps(json_schema(), indent=1))
 
 
 @audit_app.command()

@@ -1,5 +1,6 @@
 """The commands on data sets. Heavy imports wait for the command that needs them."""
 
+import signal
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -49,6 +50,7 @@ def convert(
     from fedsim.data.convert import convert as convert_source
     from fedsim.engines.workers import num_cores
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with shown_progress(Console(stderr=True)) as progress:
             summary = convert_source(

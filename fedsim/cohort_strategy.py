@@ -1,11 +1,10 @@
 """What all of fedsim's own strategies share: they address a cohort, and their steps are checked."""
 
-import traceback
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
@@ -13,8 +12,10 @@ from flwr.serverapp.strategy import Strategy
 from fedsim.arrays import Arrays
 from fedsim.client_part import ClientPart
 from fedsim.cohort import CohortSampler, deal
-from fedsim.errors import ConfigError, EngineError, FedsimError
+from fedsim.errors import ConfigError, EngineError
 from fedsim.flower_seam import ensure_task_identity, to_arrays, to_record
+from fedsim.replies import Senders
+from fedsim.strategy_checks import check_aggregate, check_beside, check_state, named_faults
 from fedsim.streams import global_torch_stream
 from fedsim.update_sum import ARRAYS, CONFIG, ROUND, USER, UpdateSum
 
@@ -63,6 +64,8 @@ class CohortStrategy(LoopScoredStrategy):
         self._cohort: CohortSampler | None = None
         self._model: Arrays = {}
         self._sent: Arrays = {}
+        self._senders = Senders(0, {})
+        self._shapes_beside: dict[str, torch.Size] | None = None
 
     def compose(self, cohort: CohortSampler, mechanism: SumMechanism | None = None) -> None:
         """Set the sampler. Called once, before the first round."""
@@ -102,11 +105,12 @@ class CohortStrategy(LoopScoredStrategy):
             )
         ensure_task_identity()
         self._model = to_arrays(arrays)
-        beside = self.sent_along(self._model)
+        beside = self.checked_sent_along(self._model, server_round)
         self._sent = {**self._model, **beside}
         record = to_record(self._sent) if beside else arrays
         users = self._cohort.users
         drawn = self._cohort.draw(server_round)
+        self._senders = Senders(server_round, {node_id(int(i)): users.ids[i] for i in drawn})
         fold = self._fold()
         messages = []
         for number, block in enumerate(deal(users.num_images[drawn], NUM_BLOCKS)):
@@ -122,6 +126,19 @@ class CohortStrategy(LoopScoredStrategy):
                     )
                 )
         return messages
+
+    def checked_sent_along(self, arrays: Arrays, round_num: int) -> Arrays:
+        """Return ``sent_along(arrays)``.
+
+        Raises:
+            EngineError: It failed, or what it returned can't travel.
+        """
+        name = type(self).__name__
+        with named_faults(name, round_num):
+            beside = self.sent_along(arrays)
+        check_beside(beside, arrays, self._shapes_beside, f"strategy {name}, round {round_num}")
+        self._shapes_beside = {key: tensor.shape for key, tensor in beside.items()}
+        return beside
 
     @abstractmethod
     def aggregate_train(
@@ -147,55 +164,14 @@ class CohortStrategy(LoopScoredStrategy):
                 "round's; return new tensors (a + u for a += u)"
             )
         check_aggregate(arrays, sent, name, round_num)
+        with named_faults(name, round_num):
+            check_state(self.state_dict(), f"strategy {name}, round {round_num}")
         return {key: arrays[key].to(tensor.dtype) for key, tensor in sent.items()}
 
 
 def node_id(user_index: int) -> int:
     """Return the Grid's node for a user of the train split; Flower reserves node 0."""
     return user_index + 1
-
-
-@contextmanager
-def named_faults(strategy: str, round_num: int) -> Iterator[None]:
-    """Turn what a strategy raises into an EngineError that names it, with the traceback."""
-    try:
-        yield
-    except FedsimError:
-        raise
-    except Exception as error:
-        raise EngineError(
-            f"strategy {strategy}, round {round_num}: failed with {type(error).__name__}: {error}; "
-            f"check its parameters, or mend it\n{traceback.format_exc()}"
-        ) from error
-
-
-def check_aggregate(arrays: Arrays, expected: Arrays, strategy: str, round_num: int) -> None:
-    """Raise EngineError unless a strategy returned the model's arrays, finite.
-
-    Args:
-        arrays: What it returned.
-        expected: The arrays of the round before.
-        strategy: Its name, for the message.
-        round_num: For the message.
-    """
-    where = f"strategy {strategy}, round {round_num}"
-    if arrays.keys() != expected.keys():
-        names = sorted(arrays.keys() ^ expected.keys())[:3]
-        raise EngineError(
-            f"{where}: expected the model's arrays, found a difference in {names}; return every "
-            "array under its own name"
-        )
-    for name, tensor in arrays.items():
-        if tensor.shape != expected[name].shape:
-            raise EngineError(
-                f"{where}: expected {name!r} of shape {tuple(expected[name].shape)}, found "
-                f"{tuple(tensor.shape)}; return it with the model's shape"
-            )
-        if not bool(tensor.isfinite().all()):
-            raise EngineError(
-                f"{where}: expected finite numbers, found NaN or infinity in {name!r}; lower the "
-                "learning rates, or the noise"
-            )
 
 
 def cohort_metrics(summed: UpdateSum) -> dict[str, float]:

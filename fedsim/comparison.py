@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedsim.errors import ConfigError, DataError
+from fedsim.evaluation.rank import rank_scores
 from fedsim.kept_scores import SCORES_FILE
 from fedsim.over_seeds import Interval, OverSeeds, SeedDifference, difference_over_seeds, over_seeds
 from fedsim.over_users import UserResamples
@@ -167,7 +168,10 @@ def rank_settings(
         )
         for setting in settings
     ]
-    return sorted(ranked, key=_falling_macro_ap)
+    means = [macro.mean if (macro := s.scores["macro_ap"]) else None for s in settings]
+    ranks = rank_scores(means, "min")
+    order = sorted(range(len(ranked)), key=lambda position: ranks[position])
+    return [ranked[position] for position in order]
 
 
 def check_one_test_split(summaries: Sequence[Summary]) -> None:
@@ -238,11 +242,6 @@ def _find(settings: list[Setting], name: str | None) -> Setting:
             f"choose one of {known}, in one experiment"
         )
     return found[0]
-
-
-def _falling_macro_ap(ranked: Ranked) -> float:
-    macro = ranked.setting.scores["macro_ap"]
-    return -macro.mean if macro else 1.0
 
 
 def _compare(

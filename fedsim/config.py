@@ -195,6 +195,30 @@ class LocalConfig(Section):
     max_grad_norm: Positive | None = None
 
 
+class DropOutConfig(Section):
+    """Users that fail in a round (``fedsim.attendance``).
+
+    Attributes:
+        share: Probability that a user who is asked does not answer, drawn for each round.
+    """
+
+    share: Fraction
+
+
+class StragglersConfig(Section):
+    """Users that are too slow for a round's deadline (``fedsim.attendance``).
+
+    Attributes:
+        deadline: When the server goes on, in image passes: 1 is what the median device needs to
+            train on one image once. A user with n images needs ``epochs * n * slowness`` of them.
+        spread: Standard deviation of the logarithm of a device's slowness, which is drawn once for
+            each user and has the median 1; 0 for devices that are all alike.
+    """
+
+    deadline: Positive
+    spread: NonNegative = 0.5
+
+
 class FederatedConfig(Section):
     """Rounds and cohorts.
 
@@ -204,12 +228,16 @@ class FederatedConfig(Section):
         sampling: ``poisson`` (every user with probability C / N) or ``fixed_size`` (C users without
             replacement). The default is Poisson under central DP, fixed size otherwise.
         local: How one user trains.
+        drop_out: Users of a cohort that fail; the default is none.
+        stragglers: Users of a cohort that are too slow; the default is none.
     """
 
     num_rounds: Count = 100
     cohort_size: Count = 20
     sampling: Literal["poisson", "fixed_size"] | None = None
     local: LocalConfig = LocalConfig()
+    drop_out: DropOutConfig | None = None
+    stragglers: StragglersConfig | None = None
 
 
 class StrategyConfig(Component):
@@ -376,6 +404,72 @@ class CentralizedConfig(PooledConfig):
     user_level: PooledUserLevelConfig | None = None
 
 
+class PersonalizationConfig(Section):
+    """A few steps of each test user's own, from the best model (``fedsim.evaluation.personalize``).
+
+    What is left out is as in ``federated.local``, and so are the optimizer's other settings.
+
+    Attributes:
+        share: Of a user's images, drawn by the run's seed, that are trained on; the rest is scored.
+        epochs: Passes over them; 0 trains nothing.
+        batch_size: Images a step.
+        learning_rate: Of SGD.
+    """
+
+    share: Fraction = 0.5
+    epochs: Annotated[int, Field(ge=0)] | None = None
+    batch_size: Count | None = None
+    learning_rate: Positive | None = None
+
+
+class FineTuningConfig(Section):
+    """How the learner ``fine_tuning`` trains in each episode.
+
+    Attributes:
+        num_steps: Of SGD on the whole support.
+        learning_rate: Of SGD, with momentum 0.9.
+    """
+
+    num_steps: Count = 20
+    learning_rate: Positive = 0.01
+
+
+class FewShotConfig(Section):
+    """Few-shot episodes on images of test users (``fedsim.run_few_shot``).
+
+    Attributes:
+        num_ways: Classes of an episode.
+        num_shots: Images of each class that a learner sees with their class.
+        num_queries: Further images of each class that it names.
+        num_episodes: Of a run.
+        num_runs: The score is that of the worst.
+        episode_seed: ``fixed``: all runs have the same episodes, and differ by what learners draw.
+            ``per_run``: each draws its own.
+        seed: Of the episodes; not the run's, so that all seeds of a sweep are judged alike.
+        labels: The label set of the classes; the default is ``data.labels``.
+        learners: ``nearest_centroid``, ``nearest_centroid_cosine``, ``nearest_neighbor``,
+            ``logistic_head``, ``fine_tuning``, ``constant``, or a ``package.module:function`` of
+            one's own (``fedsim.evaluation.few_shot.Learner``), which is given features.
+        fine_tuning: How the learner of this name trains.
+    """
+
+    num_ways: Annotated[int, Field(ge=2)] = 5
+    num_shots: Count = 5
+    num_queries: Count = 19
+    num_episodes: Annotated[int, Field(ge=2)] = 600
+    num_runs: Count = 3
+    episode_seed: Literal["fixed", "per_run"] = "fixed"
+    seed: Annotated[int, Field(ge=0)] = 0
+    labels: Literal["coarse", "fine"] | None = None
+    learners: Annotated[list[str], Field(min_length=1)] = [
+        "nearest_centroid",
+        "nearest_centroid_cosine",
+        "nearest_neighbor",
+        "logistic_head",
+    ]
+    fine_tuning: FineTuningConfig = FineTuningConfig()
+
+
 class EvaluationConfig(Section):
     """How models are scored.
 
@@ -384,12 +478,19 @@ class EvaluationConfig(Section):
         batch_size: Images a forward pass. Part of the numbers' last bits.
         num_val_images: Score a fixed, seeded subset of the validation split, of this size.
         bootstrap_resamples: Resamples, by user, for the intervals on test; 0 for none.
+        personalization: Score models that test users have fitted to their own images, too.
+        few_shot: Judge the best model as a backbone for classes of which it gets a few images.
+        record_clients: Write what each user of each round reported to ``clients.csv``: some 50
+            bytes a row, so 50 MB for 5,000 rounds of 200 users.
     """
 
     every: Count = 1
     batch_size: Count = 128
     num_val_images: Count | None = None
     bootstrap_resamples: Annotated[int, Field(ge=0)] = 500
+    personalization: PersonalizationConfig | None = None
+    few_shot: FewShotConfig | None = None
+    record_clients: bool = False
 
 
 class EngineConfig(Section):
@@ -441,4 +542,16 @@ class RunConfig(Section):
             sampling = "poisson" if self.privacy.central else "fixed_size"
             federated = self.federated.model_copy(update={"sampling": sampling})
             object.__setattr__(self, "federated", federated)
+        return self
+
+    @model_validator(mode="after")
+    def _resolve_personalization(self) -> "RunConfig":
+        own = self.evaluation.personalization
+        if own is not None:
+            names = {"epochs", "batch_size", "learning_rate"}
+            local = self.federated.local.model_dump(include=names)
+            given = {name: v for name, v in own.model_dump().items() if v is not None}
+            resolved = PersonalizationConfig(**{**local, **given})
+            evaluation = self.evaluation.model_copy(update={"personalization": resolved})
+            object.__setattr__(self, "evaluation", evaluation)
         return self

@@ -35,12 +35,26 @@ def load_runs(path: Path, overrides: Iterable[str] = ()) -> dict[str, RunConfig]
     fixed = dict(_parse_override(text) for text in overrides)
     for key in [key for key in fixed if key.split(".")[0] in EXPANSIONS]:
         set_dotted(tree, key, fixed.pop(key), str(path))
+    return runs_of(tree, fixed, str(path))
+
+
+def runs_of(tree: Tree, fixed: Tree, where: str) -> dict[str, RunConfig]:
+    """Return the runs that the mapping of a YAML file describes, by their id.
+
+    Args:
+        tree: The mapping, with its cases, sweep and seeds.
+        fixed: Dotted keys with values that win over all of it.
+        where: What the mapping is called in errors.
+
+    Raises:
+        ConfigError: Names every fault, each with its dotted path.
+    """
     runs: dict[str, RunConfig] = {}
     faults: list[str] = []
-    for run in expand(tree, fixed, str(path)):
+    for run in expand(tree, fixed, where):
         if run.run_id in runs:
             raise ConfigError(
-                f"{path}: expected runs that differ in case, swept settings or seed, found two "
+                f"{where}: expected runs that differ in case, swept settings or seed, found two "
                 f"that would be called {run.run_id}; rename a case or drop a repeated value"
             )
         try:
@@ -49,26 +63,12 @@ def load_runs(path: Path, overrides: Iterable[str] = ()) -> dict[str, RunConfig]
             faults += [_describe(fault, run) for fault in error.errors()]
     if faults:
         listed = "\n".join(f"  - {fault}" for fault in dict.fromkeys(faults))
-        raise ConfigError(f"{path}: expected valid settings, found these faults:\n{listed}")
+        raise ConfigError(f"{where}: expected valid settings, found these faults:\n{listed}")
     if not runs:
         raise ConfigError(
-            f"{path}: sweep.exclude: expected runs to be left, found none; drop a rule"
+            f"{where}: sweep.exclude: expected runs to be left, found none; drop a rule"
         )
     return runs
-
-
-def validated(settings: Tree) -> RunConfig:
-    """Return the settings of one run.
-
-    Raises:
-        ConfigError: Names every fault, each with its dotted path.
-    """
-    try:
-        return RunConfig.model_validate(settings)
-    except ValidationError as error:
-        run = Expanded("", settings)
-        listed = "\n".join(f"  - {_describe(fault, run)}" for fault in error.errors())
-        raise ConfigError(f"expected valid settings, found these faults:\n{listed}") from None
 
 
 def json_schema() -> Tree:
@@ -126,8 +126,8 @@ def _merged(base: Tree, own: Tree) -> Tree:
 
 
 def _are_of_one_kind(base: Tree, own: Tree) -> bool:
-    """Return False for two strategies or models: the parameters of one are not the other's."""
-    return bool("name" not in own or own["name"] == base.get("name"))
+    """Return False for two strategies, say: the parameters of one are not the other's."""
+    return all(key not in own or own[key] == base.get(key) for key in ("name", "method"))
 
 
 def _read(path: Path) -> Tree:

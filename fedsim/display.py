@@ -1,48 +1,134 @@
 """The tables that end a run, and the one that a plan is."""
 
+from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.table import Table
 
+from fedsim.comparison import Setting, group_by_setting, rank_settings
 
-def comparison_table(summaries: list[dict[str, Any]]) -> Table:
-    """Make the table that compares finished runs with the constant predictor on test."""
-    table = Table(title="test, from the best validation round", title_justify="left")
-    table.add_column("run", no_wrap=True)
-    for name in ("macro AP", "95 %", "micro AP", "95 %", "best round"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in ("epsilon as run", "epsilon at noise cohort", "largest example-level epsilon"):
-        table.add_column(name, justify="right")
-    table.add_column("time", justify="right", no_wrap=True)
-    for constant in _distinct([s["constant_predictor"]["test"] for s in summaries]):
-        scores = [percent(constant["macro_ap"]), "", percent(constant["micro_ap"])]
-        table.add_row("constant predictor", *scores, "", "", "", "", "", "")
-    for summary in summaries:
-        table.add_row(summary["run_id"], *_scores(summary), *_epsilons(summary))
+_MOST_COLUMNS, _MOST_CLASSES = 4, 40  # of a table of classes that a terminal can show
+
+_LONGEST_UNBROKEN = 40  # letters
+Cells = list[str]
+
+
+def result_tables(summaries: list[dict[str, Any]], folders: list[Path]) -> list[Table]:
+    """Make the tables that end an experiment.
+
+    Runs over several seeds are shown by setting: mean, spread, and the difference from the first
+    setting. A few settings get a table of all classes, too.
+
+    Args:
+        summaries: Of finished runs, in the order of the file.
+        folders: Theirs.
+    """
+    tables = []
+    for group in _same_test_split(summaries, folders):
+        settings = group_by_setting([summary for summary, _ in group])
+        if len(settings) <= _MOST_COLUMNS and len(_labels(group[0][0])) <= _MOST_CLASSES:
+            tables.append(_class_table(settings, [summary for summary, _ in group]))
+        several = any(len(setting.runs) > 1 for setting in settings)
+        tables.append(_over_seeds(group) if several else _one_by_one(group))
+    return tables
+
+
+def _one_by_one(group: list[tuple[dict[str, Any], Path]]) -> Table:
+    heads = [
+        *("run", "macro AP", "95 %", "micro AP", "95 %", "best round"),
+        *("epsilon as run", "epsilon at noise cohort", "largest example-level epsilon", "time"),
+    ]
+    rows = [_constant_row(group[0][0], ["", ""], len(heads))]
+    for summary, _ in group:
+        rows.append([summary["run_id"], *_scores(summary), *_epsilons(summary)])
+    return _table("test, from the best validation round, in percent", heads, rows)
+
+
+def _over_seeds(group: list[tuple[dict[str, Any], Path]]) -> Table:
+    summaries, folders = [s for s, _ in group], [f for _, f in group]
+    ranked = rank_settings(summaries, folders)
+    reference = next(row.setting.name for row in ranked if not row.differences)
+    heads = [
+        *("setting", "seeds", "macro AP", "+-", "micro AP", "+-", f"macro AP less {reference}'s"),
+        *("epsilon as run", "epsilon at noise cohort", "largest example-level epsilon"),
+    ]
+    rows = [_constant_row(summaries[0], ["", ""], len(heads), before=[""])]
+    for row in ranked:
+        setting = row.setting
+        cells = [setting.name, str(len(setting.runs))]
+        for name in ("macro_ap", "micro_ap"):
+            score = setting.scores[name]
+            deviation = score.deviation if score else None
+            cells.append(percent(score.mean if score else None).strip())
+            cells.append("" if deviation is None else f"{100 * deviation:.2f}")
+        difference = row.differences.get("macro_ap")
+        cells.append(
+            f"{100 * difference.over_seeds.value:+.2f} ({difference.verdict})" if difference else ""
+        )
+        cells += [
+            epsilon(setting.epsilon_as_run),
+            epsilon(setting.epsilon_at_noise_cohort),
+            epsilon(setting.example_epsilon_max),
+        ]
+        rows.append(cells)
+    return _table("test, mean and deviation over seeds, in percent", heads, rows)
+
+
+def _constant_row(
+    summary: dict[str, Any], between: Cells, length: int, before: Cells | None = None
+) -> Cells:
+    constant = summary["constant_predictor"]["test"]
+    cells = ["constant predictor", *(before or []), percent(constant["macro_ap"]).strip(), ""]
+    cells += [percent(constant["micro_ap"]).strip(), ""]
+    return cells + [""] * (length - len(cells))
+
+
+def _table(title: str, heads: Cells, rows: list[Cells]) -> Table:
+    """Make a table without the columns that are empty."""
+    used = [k for k in range(len(heads)) if any(row[k] for row in rows)]
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for k in used:
+        words = " " in rows[-1][k]
+        table.add_column(
+            heads[k],
+            justify="left" if k == 0 else "right",
+            overflow="fold",
+            no_wrap=not words and max(len(row[k]) for row in rows) <= _LONGEST_UNBROKEN,
+        )
+    for row in rows:
+        table.add_row(*(row[k] for k in used))
     return table
 
 
-def class_tables(summaries: list[dict[str, Any]]) -> list[Table]:
-    """Make tables of every class's AP on test, one for each set of labels."""
-    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for summary in summaries:
-        labels = tuple(row["label"] for row in summary["test"]["per_class"])
-        groups.setdefault(labels, []).append(summary)
-    return [_class_table(group) for group in groups.values()]
+def _same_test_split(
+    summaries: list[dict[str, Any]], folders: list[Path]
+) -> list[list[tuple[dict[str, Any], Path]]]:
+    """Put runs together that can be compared: of the same test labels and counts."""
+    groups: dict[tuple[Any, ...], list[tuple[dict[str, Any], Path]]] = {}
+    for summary, folder in zip(summaries, folders, strict=True):
+        key = (summary["test"]["scores"]["num_examples"], *_labels(summary))
+        groups.setdefault(key, []).append((summary, folder))
+    return list(groups.values())
 
 
-def _class_table(summaries: list[dict[str, Any]]) -> Table:
-    table = Table(title="AP per class on test", title_justify="left")
-    table.add_column("label", no_wrap=True)
-    table.add_column("train", justify="right")
-    table.add_column("test", justify="right")
-    for summary in summaries:
-        table.add_column(summary["run_id"], justify="right")
-    for rows in zip(*(s["test"]["per_class"] for s in summaries), strict=True):
-        first = rows[0]
-        counts = (str(first["train_positives"]), str(first["positives"]))
-        table.add_row(first["label"], *counts, *(percent(row["ap"]) for row in rows))
-    return table
+def _labels(summary: dict[str, Any]) -> list[tuple[str, int]]:
+    return [(row["label"], row["positives"]) for row in summary["test"]["per_class"]]
+
+
+def _class_table(settings: list[Setting], summaries: list[dict[str, Any]]) -> Table:
+    heads = ["label", "train", "test", *(setting.name for setting in settings)]
+    rows = []
+    for number, first in enumerate(summaries[0]["test"]["per_class"]):
+        cells = [first["label"], str(first["train_positives"]), str(first["positives"])]
+        for setting in settings:
+            runs = [summaries[position] for position in setting.runs.values()]
+            found = [run["test"]["per_class"][number]["ap"] for run in runs]
+            known = [ap for ap in found if ap is not None]
+            mean = sum(known) / len(known) if known and len(known) == len(found) else None
+            cells.append(percent(mean).strip())
+        rows.append(cells)
+    return _table("AP per class on test, mean over seeds, in percent", heads, rows)
 
 
 def percent(fraction: float | None) -> str:
@@ -93,32 +179,28 @@ def _epsilons(summary: dict[str, Any]) -> list[str]:
     ]
 
 
-def _distinct(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [item for index, item in enumerate(items) if item not in items[:index]]
-
-
 def plan_table(entries: list[dict[str, Any]]) -> Table:
     """Make the table of what runs will spend."""
-    table = Table(title="what these runs will spend", title_justify="left")
-    table.add_column("run", overflow="fold")
     columns = {
         "users": "population_size", "cohort": "cohort_size", "rounds": "num_rounds",
         "noise cohort": "noise_cohort_size", "delta": "delta",
         "noise multiplier": "noise_multiplier", "noise std on the mean": "noise_stddev_mean",
         "epsilon as run": "epsilon_as_run", "epsilon at noise cohort": "epsilon_at_noise_cohort",
     }  # fmt: skip
-    for name in (*columns, "largest example-level epsilon", "update"):
-        table.add_column(name, justify="right")
+    heads = ["run", *columns, "largest example-level epsilon", "update"]
+    rows = []
     for entry in entries:
         example = (entry.get("example_level") or {}).get("epsilon_max")
         size = entry.get("update_mb")
-        table.add_row(
-            entry["run_id"],
-            *(_figure(entry.get(key)) for key in columns.values()),
-            _figure(example),
-            f"{size:.3g} MB" if size is not None else "",
+        rows.append(
+            [
+                entry["run_id"],
+                *(_figure(entry.get(key)) for key in columns.values()),
+                _figure(example),
+                f"{size:.3g} MB" if size is not None else "",
+            ]
         )
-    return table
+    return _table("what these runs will spend", heads, rows)
 
 
 def _figure(value: Any) -> str:

@@ -14,9 +14,11 @@ from fedsim import build
 from fedsim.arrays import one_thread
 from fedsim.config import RunConfig
 from fedsim.data.dataset import FederatedDataset
+from fedsim.errors import FedsimError
 from fedsim.jobs import Job
 from fedsim.models.initialize import exchanged_tensors
 
+_SECONDS_TO_START = 4.0  # a process, its checks, the intervals on test
 _LARGEST_USER = 16  # images of the user who is trained on for the measurement
 _SCORED_IMAGES = 32
 _PRIVATE_FACTOR = 2.0  # what per-example or per-user gradients cost beside plain ones
@@ -28,7 +30,7 @@ class Cost:
     """What a run costs.
 
     Attributes:
-        seconds: On one core.
+        seconds: On one core; NaN where it could not be measured.
         disk_mb: Of its folder.
     """
 
@@ -55,7 +57,10 @@ def estimate_costs(jobs: list[Job]) -> dict[str, Cost]:
         private = config.privacy.example_level is not None
         alike = json.dumps([*(part.model_dump() for part in parts), private], default=str)
         if alike not in paces:
-            paces[alike] = _measure(config, dataset)
+            try:
+                paces[alike] = _measure(config, dataset)
+            except FedsimError:  # the run itself will say what is wrong
+                paces[alike] = _Pace(math.nan, math.nan)
         arrays = exchanged_tensors(build.build_model(config, len(dataset.label_names)))
         size = sum(tensor.numel() * tensor.element_size() for tensor in arrays.values())
         seconds = _seconds(job, config, dataset, paces[alike])
@@ -85,7 +90,11 @@ def _seconds(job: Job, config: RunConfig, dataset: FederatedDataset, pace: _Pace
         trained = job.num_rounds * sizes["train"]
         trained *= 1.0 if job.baseline == "plain" else _PRIVATE_FACTOR
         times_scored = job.num_rounds / config.evaluation.every + 1
-    return trained * pace.train + (times_scored * scored + sizes["test"]) * pace.score
+    return (
+        _SECONDS_TO_START
+        + trained * pace.train
+        + (times_scored * scored + sizes["test"]) * pace.score
+    )
 
 
 @one_thread()

@@ -2,21 +2,27 @@
 
 import dataclasses
 import fcntl
+import multiprocessing
+import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from fedsim import build
 from fedsim.check import check_splits, faults_of
 from fedsim.config import RunConfig
-from fedsim.config_file import validated
+from fedsim.config_file import runs_of
 from fedsim.engines.workers import num_cores
 from fedsim.errors import CheckpointError, EngineError, FedsimError, noted, raise_together
 from fedsim.jobs import Job, jobs_of
+from fedsim.progress import shown_progress
 from fedsim.record import RunFolder
-from fedsim.reporter import Failure, Reporter, Silence
+from fedsim.reporter import Failure, Reporter
 from fedsim.run_processes import Outcome, attempt, run_in_processes
 from fedsim.single_run import resumed
 
@@ -54,6 +60,7 @@ def run_jobs(
     for path in experiments:
         RunFolder(path).prepare()
     with _locked(experiments):
+        reporter.checking(len(tasks))
         outcomes = {} if repeat_failed else _failed_before(tasks)
         # Everything is built once before anything runs: a fault in the last run shows at once.
         faults: list[FedsimError] = []
@@ -75,15 +82,15 @@ def run_jobs(
 def run(
     config: RunConfig | dict[str, Any], out: str | Path = "runs", reporter: Reporter | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Run one configuration, and its baselines, from Python.
+    """Run what a configuration describes, with its baselines, from Python.
 
     A script that calls this keeps the call under ``if __name__ == "__main__":``, since workers
     import the script.
 
     Args:
-        config: Settings, as an object or as the mapping that a YAML file holds.
+        config: The settings of one run, or the mapping that a YAML file holds.
         out: The folder of all experiments.
-        reporter: Told what happens; by default nobody is.
+        reporter: Told what happens; by default it is printed. ``Silence()`` tells nobody.
 
     Returns:
         Each run's summary (as in ``summary.json``), by its id.
@@ -91,10 +98,13 @@ def run(
     Raises:
         FedsimError: The settings are at fault, or a run failed.
     """
-    if isinstance(config, dict):
-        config = validated(config)
-    jobs = jobs_of({f"seed{config.seed}": config})
-    outcomes = run_jobs(jobs, Path(out), reporter or Silence(), repeat_failed=True)
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        print('fedsim: put the call of run() under `if __name__ == "__main__":`', file=sys.stderr)
+        os._exit(1)  # a worker that imports the script; an exception would be a page of traceback
+    given = {f"seed{config.seed}": config} if isinstance(config, RunConfig) else None
+    jobs = jobs_of(given or runs_of(dict(config), {}, "the settings"))
+    with shown_progress(Console(), processes_for(jobs)[0]) as shown:
+        outcomes = run_jobs(jobs, Path(out), reporter or shown, repeat_failed=True)
     summaries = {}
     for run_id, outcome in outcomes.items():
         if isinstance(outcome, Failure):
@@ -170,6 +180,10 @@ def _locked(folders: set[Path]) -> Iterator[None]:
         yield
     finally:
         for file in files:
+            path = Path(file.name)
+            if list(path.parent.iterdir()) == [path]:  # nothing was run
+                path.unlink()
+                path.parent.rmdir()
             file.close()
 
 

@@ -47,7 +47,7 @@ DASHES: tuple[Dashes, ...] = (
     *((0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 2, 2, 2))),
 )
 
-_WIDTH = 5.4  # inches; its letters are of a readable size on a phone that is 400 pixels wide
+WIDTH = 5.4  # inches; its letters are of a readable size on a phone that is 400 pixels wide
 _STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
@@ -156,7 +156,7 @@ def bar_figure(
         axes.grid(visible=False, axis="y")
         axes.set_xlabel(x)
         if len(series) > 1:
-            axes.legend(loc="lower right")
+            figure.legend(loc="outside lower left", ncols=len(series))
     return laid_out(figure)
 
 
@@ -241,7 +241,7 @@ def drawing() -> Iterator[None]:
 
 def new_figure(title: str, height: float) -> tuple[Figure, Axes]:
     """Return an empty figure of the page's width, ``height`` inches high, and its axes."""
-    figure = Figure(figsize=(_WIDTH, height))
+    figure = Figure(figsize=(WIDTH, height))
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     axes.set_title(printable(title), pad=10)
@@ -249,10 +249,25 @@ def new_figure(title: str, height: float) -> tuple[Figure, Axes]:
 
 
 def number_powers(axis: Axis) -> None:
-    """Write the powers of ten on a logarithmic axis as plain numbers."""
-    axis.set_major_locator(LogLocator(numticks=12))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    """Write powers of ten on a logarithmic axis as plain numbers; on a short one, 2 and 5 too."""
+    low, high = axis.get_view_interval()
+    subs = (1.0, 2.0, 5.0) if high < 200 * low else (1.0,)
+    axis.set_major_locator(LogLocator(subs=subs, numticks=12))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _plain(value)))
     axis.set_minor_formatter(NullFormatter())
+
+
+def _plain(value: float) -> str:
+    """Return a number as an axis has room for it.
+
+    Examples:
+        >>> _plain(0.01), _plain(1000.0), _plain(20_000.0), _plain(1e6)
+        ('0.01', '1,000', '20k', '1M')
+    """
+    for least, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if value >= least:
+            return f"{value / (least if letter != 'k' else 1e3):,.10g}{letter}"
+    return f"{value:,.10g}"
 
 
 def laid_out(figure: Figure) -> Figure:

@@ -6,7 +6,9 @@ global generators are seeded around each of its calls and restored afterwards.
 """
 
 import copy
+import functools
 import random
+import types
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,16 +25,13 @@ from flwr.app import (
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from fedsim.arrays import Arrays
+from fedsim.arrays import Arrays, is_finite
 from fedsim.cohort import CohortSampler
-from fedsim.cohort_strategy import (
-    LoopScoredStrategy,
-    check_aggregate,
-    named_faults,
-    node_id,
-)
+from fedsim.cohort_strategy import LoopScoredStrategy, node_id
 from fedsim.errors import ConfigError, EngineError
 from fedsim.flower_seam import ensure_task_identity, to_arrays, to_record
+from fedsim.replies import Senders
+from fedsim.strategy_checks import check_aggregate, named_faults
 from fedsim.streams import global_torch_stream, numpy_stream
 from fedsim.update_sum import ROUND, USER
 
@@ -96,6 +95,10 @@ class ForeignStrategy(LoopScoredStrategy):
         cohort: Who takes part.
         seed: The run's seed.
 
+    Attributes:
+        on_resume: What came back of a resumed strategy and what did not; empty if it says so
+            itself, by ``state_dict`` and ``load_state_dict``.
+
     Raises:
         ConfigError: The strategy brings its own ``start``: fedsim's loop would never call it.
     """
@@ -104,6 +107,8 @@ class ForeignStrategy(LoopScoredStrategy):
         self._strategy, self._cohort, self._seed = strategy, cohort, seed
         self._name = type(strategy).__name__
         self._sent: Arrays = {}
+        self._senders = Senders(0, {})
+        self.on_resume = ""
         if type(strategy).start is not Strategy.start:
             raise ConfigError(
                 f"strategy.name: {self._name} overrides start(), which is the training loop itself "
@@ -118,6 +123,8 @@ class ForeignStrategy(LoopScoredStrategy):
         ensure_task_identity()
         self._sent = to_arrays(arrays)
         nodes = {node_id(int(index)): int(index) for index in self._cohort.draw(server_round)}
+        users = self._cohort.users.ids
+        self._senders = Senders(server_round, {node: users[i] for node, i in nodes.items()})
         if not nodes:
             return []
         view = CohortGrid(grid, list(nodes), self._name)
@@ -137,7 +144,6 @@ class ForeignStrategy(LoopScoredStrategy):
                     "nodes from grid.get_node_ids()"
                 )
         messages.sort(key=lambda message: rank[message.metadata.dst_node_id])
-        users = self._cohort.users.ids
         return [
             _addressed(message, server_round, users[nodes[message.metadata.dst_node_id]])
             for message in messages
@@ -146,12 +152,20 @@ class ForeignStrategy(LoopScoredStrategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord, MetricRecord]:
-        """Let the strategy aggregate, and check what it returns."""
+        """Let the strategy aggregate, and check what it is given and what it returns.
+
+        Raises:
+            EngineError: A reply holds NaN or infinity: Flower's robust strategies would leave it
+                out, or take it in, without a word.
+        """
+        given = list(replies)
+        for reply in given:
+            self._check_reply(reply)
         with (
             _seeded_globals(self._seed, self._name, server_round, "aggregate"),
             named_faults(self._name, server_round),
         ):
-            result = self._strategy.aggregate_train(server_round, replies)
+            result = self._strategy.aggregate_train(server_round, given)
         if not isinstance(result, tuple) or len(result) != 2:
             raise EngineError(
                 f"strategy {self._name}, round {server_round}: expected aggregate_train to return "
@@ -159,11 +173,17 @@ class ForeignStrategy(LoopScoredStrategy):
             )
         arrays, metrics = result
         if arrays is None:
-            if next(iter(replies), None) is None:  # an empty cohort: nothing to aggregate
+            if not given:  # an empty cohort: nothing to aggregate
                 return to_record(self._sent), MetricRecord()
             raise EngineError(
                 f"strategy {self._name}, round {server_round}: expected arrays, found None; "
                 "aggregate_train must return the new global arrays"
+            )
+        if not isinstance(arrays, ArrayRecord) or not isinstance(metrics, MetricRecord | None):
+            raise EngineError(
+                f"strategy {self._name}, round {server_round}: expected an ArrayRecord and a "
+                f"MetricRecord, found {type(arrays).__name__} and {type(metrics).__name__}; return "
+                "flwr.app's records"
             )
         found = to_arrays(arrays)
         check_aggregate(found, self._sent, self._name, server_round)
@@ -176,18 +196,54 @@ class ForeignStrategy(LoopScoredStrategy):
         That is numbers, strings, arrays, records, and lists, tuples and dicts of these: the
         moments of Flower's FedAdam, say. Anything else is taken to be what it was built with.
         """
-        if hasattr(self._strategy, "state_dict"):
-            return {"own": self._strategy.state_dict()}
+        if self._keeps_its_own_state:
+            with named_faults(self._name, self._senders.round_num):
+                return {"own": self._strategy.state_dict()}  # type: ignore[attr-defined]
         stored = {name: _encode(value) for name, value in vars(self._strategy).items()}
-        return {"attributes": {k: v for k, v in stored.items() if v is not _UNKNOWN}}
+        lost = [
+            name
+            for name, value in vars(self._strategy).items()
+            if stored[name] is _UNKNOWN and not isinstance(value, _CODE)
+        ]
+        attributes = {name: value for name, value in stored.items() if value is not _UNKNOWN}
+        return {"attributes": attributes, "lost": lost}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what ``state_dict`` returned."""
         if "own" in state:
             self._strategy.load_state_dict(state["own"])  # type: ignore[attr-defined]
+            return
         for name, value in state.get("attributes", {}).items():
             setattr(self._strategy, name, _decode(value))
+        self.on_resume = (
+            f"strategy {self._name} has no state_dict and load_state_dict: its attributes were "
+            "taken back from the checkpoint"
+        )
+        if state.get("lost"):
+            names = ", ".join(state["lost"])
+            self.on_resume += f", but not {names}, which can't be stored: as they were built"
 
+    @property
+    def _keeps_its_own_state(self) -> bool:
+        return all(hasattr(self._strategy, name) for name in ("state_dict", "load_state_dict"))
+
+    def _check_reply(self, reply: Message) -> None:
+        records = reply.content.array_records.values() if reply.has_content() else ()
+        for record in records:
+            bad = [name for name, tensor in to_arrays(record).items() if not is_finite(tensor)]
+            if bad:
+                raise EngineError(
+                    f"strategy {self._name}, {self._senders.place_of(reply)}: expected a reply of "
+                    f"finite numbers, found NaN or infinity in {bad[:3]}; lower "
+                    "federated.local.learning_rate or set federated.local.max_grad_norm"
+                )
+
+
+_CODE = (
+    types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, type,
+    functools.partial,
+)  # fmt: skip
+"""What is no state: it is made with the strategy."""
 
 _UNKNOWN = object()
 

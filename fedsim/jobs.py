@@ -54,6 +54,8 @@ class Job:
         if self.baseline is None:
             settings = self.config.model_dump(exclude={CENTRALIZED, "engine"})
             settings["federated"].pop("num_rounds")
+            for after_the_rounds in ("personalization", "few_shot", "record_clients"):
+                settings["evaluation"].pop(after_the_rounds)
             if settings["privacy"]["central"]:
                 settings["privacy"]["central"].pop("epsilon")
             return settings
@@ -61,7 +63,9 @@ class Job:
         pooled = self.pooled_settings
         if self.baseline != "example_level":  # whose noise is calibrated for its epochs
             pooled = {k: v for k, v in pooled.items() if k not in ("epochs", "epsilon")}
-        return {**self.config.model_dump(exclude=shared), CENTRALIZED: {self.baseline: pooled}}
+        settings = self.config.model_dump(exclude=shared)
+        settings["evaluation"].pop("record_clients")
+        return {**settings, CENTRALIZED: {self.baseline: pooled}}
 
     @property
     def pooled_settings(self) -> dict[str, Any]:

@@ -75,17 +75,30 @@ def kept(frame: "pd.DataFrame", conditions: Iterable[str]) -> "pd.DataFrame":
     """
     for condition in conditions:
         column, equals, value = condition.partition("=")
-        if not equals or column not in frame:
+        if not equals:
+            raise ConfigError(
+                f"where {condition!r}: expected column=value, found no value; write it like "
+                "status=finished"
+            )
+        if column not in frame:
             close = difflib.get_close_matches(column, list(frame), n=1, cutoff=0.4)
             hint = f"did you mean {close[0]}?" if close else "see fedsim runs --csv for the columns"
             raise ConfigError(
                 f"where {condition!r}: expected column=value of a known column, found {column!r}; "
                 f"{hint}"
             )
-        frame = frame[frame[column].astype(str) == value]
+        frame = frame[[_is(found, value) for found in frame[column]]]
     if "macro_ap" not in frame:
         return frame
     return frame.sort_values("macro_ap", ascending=False, kind="stable", na_position="last")
+
+
+def _is(found: Any, value: str) -> bool:
+    """Tell whether a cell is what a condition says: equal as numbers, or as text."""
+    wanted = parse_yaml(value) if value else value
+    if all(isinstance(one, int | float) and not isinstance(one, bool) for one in (found, wanted)):
+        return bool(found == wanted)
+    return str(found) == value
 
 
 def find_runs(paths: Iterable[str | Path]) -> list[RunFolder]:

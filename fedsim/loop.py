@@ -8,7 +8,9 @@ from typing import Any, Protocol
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
+from fedsim.attendance import Attendance
 from fedsim.bookkeeping import Bookkeeper
+from fedsim.clients_file import ClientsFile
 from fedsim.state import RunState
 
 
@@ -50,13 +52,25 @@ class Privacy(Protocol):
 
 @dataclass(frozen=True)
 class Federation:
-    """The parts of a federated run: whom to train and how to combine, where, at what price."""
+    """The parts of a federated run: whom to train and how to combine, where, at what price.
+
+    Attributes:
+        strategy: Asks a cohort, and combines the replies.
+        grid: Where the users train.
+        privacy: Counts what is spent.
+        book: Scores and records.
+        num_rounds: The last one.
+        attendance: Who of those asked answers; None for everybody.
+        clients: Where every user's report is written to, or None.
+    """
 
     strategy: ResumableStrategy
     grid: Grid
     privacy: Privacy
     book: Bookkeeper
     num_rounds: int
+    attendance: Attendance | None = None
+    clients: ClientsFile | None = None
 
 
 def train(run: Federation, state: RunState) -> RunState:
@@ -68,18 +82,34 @@ def train(run: Federation, state: RunState) -> RunState:
         state = run.book.close_round(state.start(), training=None, spent=run.privacy.spent(0))
     for round_num in range(state.round_num + 1, run.num_rounds + 1):
         started = time.perf_counter()
-        messages = list(
+        asked = list(
             run.strategy.configure_train(round_num, state.arrays, ConfigRecord(), run.grid)
         )
-        replies = run.grid.send_and_receive(messages)
+        messages, missing = _attending(run.attendance, round_num, asked)
+        replies: Iterable[Message] = run.grid.send_and_receive(messages)
+        if run.clients is not None:
+            replies = run.clients.watch(round_num, messages, replies)
         arrays, metrics = run.strategy.aggregate_train(round_num, replies)
-        run.privacy.observe(cohort_of(messages))
+        if run.clients is not None:
+            run.clients.write()
+        run.privacy.observe(cohort_of(asked))
         state = state.advance(
             round_num, arrays, run.strategy.state_dict(), run.privacy.state_dict()
         )
-        training = {**metrics, "seconds": time.perf_counter() - started}
+        training = {**metrics, **missing, "seconds": time.perf_counter() - started}
         state = run.book.close_round(state, training, run.privacy.spent(round_num))
     return state
+
+
+def _attending(
+    attendance: Attendance | None, round_num: int, asked: list[Message]
+) -> tuple[list[Message], dict[str, int]]:
+    """Return the messages that are answered, and figures about the others."""
+    if attendance is None:
+        return asked, {}
+    absent = attendance.absent(round_num, cohort_of(asked))
+    answered = [m for m, answers in zip(asked, absent.answers, strict=True) if answers]
+    return answered, absent.figures()
 
 
 def cohort_of(messages: list[Message]) -> list[int]:

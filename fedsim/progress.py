@@ -1,5 +1,6 @@
 """What is shown while runs are going on: lines, and something live on a terminal."""
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,6 +33,10 @@ class _Lines:
     def __init__(self, console: Console) -> None:
         self._console = console
 
+    def checking(self, num_jobs: int) -> None:
+        if num_jobs > 1:
+            self._print(f"checking {num_jobs} runs")
+
     def planned(self, jobs: list[Job], num_skipped: int, at_a_time: int, workers: int) -> None:
         if len(jobs) > 1:
             self._tell_costs(estimate_costs(jobs), num_skipped, at_a_time, workers)
@@ -41,12 +46,20 @@ class _Lines:
     ) -> None:
         seconds = sum(cost.seconds for cost in costs.values())
         before = f", {num_skipped} of them done before" if num_skipped else ""
+        unknown = sum(math.isnan(cost.seconds) for cost in costs.values())
+        took = (
+            f"{unknown} of which could not be timed"
+            if unknown
+            else f"about {duration(seconds / (at_a_time * workers))}"
+        )
         self._print(
-            f"{len(costs) + num_skipped} runs{before}: about "
-            f"{duration(seconds / (at_a_time * workers))} with {at_a_time} at a time, "
+            f"{len(costs) + num_skipped} runs{before}: {took} with {at_a_time} at a time, "
             f"{at_a_time * memory_mb() / 1000:.1f} GB of memory, "
             f"{sum(cost.disk_mb for cost in costs.values()):,.0f} MB of disk"
         )
+
+    def noted(self, run_id: str, text: str) -> None:
+        self._print(f"{run_id}: {text}")
 
     def finished(self, run_id: str, summary: dict[str, Any], skipped: bool) -> None:
         scores = summary["test"]["scores"]
@@ -212,7 +225,10 @@ class SweepReporter(_Lines):
         """Say what is about to come."""
         costs = estimate_costs(jobs)
         self._tell_costs(costs, num_skipped, at_a_time, workers)
-        self._work = {run_id: cost.seconds for run_id, cost in costs.items()}
+        self._work = {
+            run_id: 1.0 if math.isnan(cost.seconds) else cost.seconds
+            for run_id, cost in costs.items()
+        }
         self._left = dict(self._work)
         self._started = time.monotonic()
 
@@ -282,8 +298,8 @@ class SweepReporter(_Lines):
         return Group(table)
 
 
-def reporter_for(console: Console, at_a_time: int) -> RoundReporter | SweepReporter:
-    """Return what shows some runs, so many at a time."""
+def shown_progress(console: Console, at_a_time: int) -> RoundReporter | SweepReporter:
+    """Return what shows some runs, so many at a time; a context manager."""
     return RoundReporter(console) if at_a_time == 1 else SweepReporter(console)
 
 

@@ -1,7 +1,8 @@
 """Replies of one round, computed as they are read."""
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from flwr.app import ArrayRecord, Message, RecordDict
 
@@ -33,6 +34,25 @@ class Replies(Iterable[Message]):
 def drain(replies: Iterable[Message]) -> Iterator[Message]:
     """Stream our own replies; iterate over anybody else's."""
     return replies.drain() if isinstance(replies, Replies) else iter(replies)
+
+
+@dataclass(frozen=True)
+class Senders:
+    """Whom a round's replies come from: a reply itself knows only its node.
+
+    Attributes:
+        round_num: From 1.
+        users: The ids of the users at the nodes.
+    """
+
+    round_num: int
+    users: Mapping[int, str]
+
+    def place_of(self, reply: Message) -> str:
+        """Return round and user, for an error."""
+        node = reply.metadata.src_node_id
+        who = f"user {self.users[node]!r}" if node in self.users else f"node {node}"
+        return f"round {self.round_num}, {who}"
 
 
 def _private_copy(reply: Message) -> Message:

@@ -24,12 +24,20 @@ class Failure:
 class Reporter(Protocol):
     """Told what happens, while it happens; of several runs at a time, each by its id."""
 
+    def checking(self, num_jobs: int) -> None:
+        """So many runs are built once, and their data opened, before any of them begins."""
+        ...
+
     def planned(self, jobs: list[Job], num_skipped: int, at_a_time: int, workers: int) -> None:
         """All settings are in order, and these runs are to do, each with so many workers."""
         ...
 
     def started(self, run_id: str, num_rounds: int, done: int) -> None:
         """A run begins, or goes on after ``done`` rounds."""
+        ...
+
+    def noted(self, run_id: str, text: str) -> None:
+        """There is something to know about a run that stops nothing."""
         ...
 
     def recorded(self, run_id: str, line: dict[str, Any]) -> None:
@@ -48,10 +56,16 @@ class Reporter(Protocol):
 class Silence:
     """Tells nobody."""
 
+    def checking(self, num_jobs: int) -> None:
+        """Do nothing."""
+
     def planned(self, jobs: list[Job], num_skipped: int, at_a_time: int, workers: int) -> None:
         """Do nothing."""
 
     def started(self, run_id: str, num_rounds: int, done: int) -> None:
+        """Do nothing."""
+
+    def noted(self, run_id: str, text: str) -> None:
         """Do nothing."""
 
     def recorded(self, run_id: str, line: dict[str, Any]) -> None:

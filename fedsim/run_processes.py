@@ -5,7 +5,6 @@ its own random streams. The parent only listens, so that one run's end, good or 
 other.
 """
 
-import multiprocessing
 import signal
 import threading
 import traceback
@@ -18,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 from fedsim.build_privacy import calibrations, recall_calibrations
-from fedsim.engines.workers import end_with
+from fedsim.engines.workers import end_with, start_forkserver
 from fedsim.errors import FedsimError
 from fedsim.jobs import Job
 from fedsim.record import RunFolder
@@ -96,9 +95,7 @@ def _failed(job: Job, folder: RunFolder, reporter: Reporter, failure: Failure) -
 
 
 def _start(job: Job, folder: RunFolder, workers: int) -> _Running:
-    # Not fork: autograd refuses after a backward pass in the parent.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["fedsim.run_processes"])
+    context = start_forkserver("fedsim.run_processes")
     events, sender = context.Pipe(duplex=False)
     read_end, lifeline = context.Pipe(duplex=False)
     process = context.Process(
@@ -149,11 +146,17 @@ class _Sender:
     def __init__(self, events: connection.Connection) -> None:
         self._events = events
 
+    def checking(self, num_jobs: int) -> None:
+        """Never: the parent checks."""
+
     def planned(self, jobs: list[Job], num_skipped: int, at_a_time: int, workers: int) -> None:
         """Never: the parent plans."""
 
     def started(self, run_id: str, num_rounds: int, done: int) -> None:
         self._events.send(("started", {"num_rounds": num_rounds, "done": done}))
+
+    def noted(self, run_id: str, text: str) -> None:
+        self._events.send(("noted", {"text": text}))
 
     def recorded(self, run_id: str, line: dict[str, Any]) -> None:
         self._events.send(("recorded", {"line": line}))
@@ -173,7 +176,6 @@ def _child(
     workers: int,
     calibrated: dict[Any, float],
 ) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     signal.signal(signal.SIGTERM, _interrupt)
     threading.Thread(target=end_with, args=(lifeline,), daemon=True).start()
     recall_calibrations(calibrated)

@@ -4,6 +4,7 @@ import functools
 import importlib.metadata
 import math
 import platform
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from flwr.app import ArrayRecord
 from torch import nn
 
 from fedsim import __version__, build
@@ -20,19 +22,24 @@ from fedsim.build_pooled import CENTRALIZED, Spending, build_pooled
 from fedsim.build_privacy import federated_privacy
 from fedsim.centralized import train_centralized
 from fedsim.client_states import ClientStates
+from fedsim.clients_file import ClientsFile
 from fedsim.data.dataset import FederatedDataset
 from fedsim.engines.in_process import InProcessGrid
 from fedsim.errors import CheckpointError, PrivacyError
 from fedsim.evaluation.final import score_constant, score_test
 from fedsim.evaluation.scoring import SplitScorer
 from fedsim.flower_seam import to_record
+from fedsim.foreign import ForeignStrategy
 from fedsim.jobs import Job
 from fedsim.kept_scores import SCORES_FILE, KeptScores, keep_scores
 from fedsim.loop import Federation, train
 from fedsim.models.initialize import exchanged_tensors
 from fedsim.record import RunFolder
 from fedsim.reporter import Reporter
+from fedsim.run_few_shot import score_few_shot
+from fedsim.run_users import Models, score_users
 from fedsim.state import RunState, load_checkpoint
+from fedsim.strategy_checks import named_faults
 
 CLIENT_STATES = "client_states"
 _PACKAGES = ("flwr", "torch", "torchvision", "opacus", "dp-accounting", "h5py", "numpy", "pillow")
@@ -69,7 +76,7 @@ def run_job(job: Job, folder: RunFolder, reporter: Reporter, workers: int) -> di
     with build.build_grid(config, model, num_users, workers, states) as grid:
         parts = _Parts(job, folder, dataset, model, grid, reporter)
         state, spending = _centralize(parts, state) if job.baseline else _federate(parts, state)
-        summary = _summarize(job, folder, state, grid, dataset)
+        summary = _summarize(parts, state, initial.arrays)
     scores = summary["test"]["scores"]
     spent = spending.spent(job.num_rounds)
     folder.append({"round": summary["best_round"], "split": "test", **scores, **spent})
@@ -77,6 +84,7 @@ def run_job(job: Job, folder: RunFolder, reporter: Reporter, workers: int) -> di
         "privacy": spending.card(job.num_rounds, state.round_num),
         "num_images_left_out": left_out,
         "seconds": time.perf_counter() - started,
+        "peak_memory_mb": _peak_memory_mb(),
     }
     folder.write_json("summary.json", summary)
     return summary
@@ -125,11 +133,17 @@ def _federate(parts: _Parts, state: RunState) -> tuple[RunState, Spending]:
     mechanism, spending = federated_privacy(config, cohort.users, state.ledger)
     strategy = build.build_strategy(config, cohort, mechanism)
     if state.round_num > 0:
-        strategy.load_state_dict(state.strategy)
+        with named_faults(config.strategy.name, state.round_num + 1):
+            strategy.load_state_dict(state.strategy)
+        if isinstance(strategy, ForeignStrategy) and strategy.on_resume:
+            parts.reporter.noted(parts.job.run_id, strategy.on_resume)
     affordable = _affordable(spending, state, num_rounds)
     book = parts.bookkeeper(spending, affordable)
+    attendance, clients = build.build_attendance(config, cohort.users), None
+    if config.evaluation.record_clients:
+        clients = ClientsFile(parts.folder.path, cohort.users, max(state.round_num, 0))
     with _saved_on_interrupt(book):
-        run = Federation(strategy, parts.grid, spending, book, affordable)
+        run = Federation(strategy, parts.grid, spending, book, affordable, attendance, clients)
         state = train(run, state)
     _check_afforded(parts.job, state)
     return state, spending
@@ -206,13 +220,11 @@ def _saved_on_interrupt(book: Bookkeeper) -> Iterator[None]:
         raise
 
 
-def _summarize(
-    job: Job, folder: RunFolder, state: RunState, grid: InProcessGrid, dataset: FederatedDataset
-) -> dict[str, Any]:
-    config = job.config
+def _summarize(parts: _Parts, state: RunState, initial: ArrayRecord) -> dict[str, Any]:
+    job, dataset, config = parts.job, parts.dataset, parts.job.config
     best_round = state.best.round_num if state.best else state.round_num
     arrays = state.best.arrays if state.best else state.arrays
-    scorer = SplitScorer(grid, dataset, "test", batch_size=config.evaluation.batch_size)
+    scorer = SplitScorer(parts.grid, dataset, "test", batch_size=config.evaluation.batch_size)
     started = time.perf_counter()
     logits = scorer.logits(arrays)
     test = score_test(
@@ -226,10 +238,20 @@ def _summarize(
     users = dataset.users("test")
     owner = np.repeat(np.arange(len(users), dtype=np.int32), users.num_images)
     kept = KeptScores(logits, scorer.targets, owner, users.ids, tuple(dataset.label_names))
-    not_kept = keep_scores(folder.path, kept)
+    not_kept = keep_scores(parts.folder.path, kept)
     test["kept_scores"] = None if not_kept else SCORES_FILE
     if not_kept:
         test["kept_scores_reason"] = not_kept
+    by_user = score_users(
+        job,
+        parts.folder,
+        dataset,
+        parts.grid,
+        Models(arrays, initial),
+        test=scorer,
+        test_logits=logits,
+        last_round=state.round_num,
+    )
     return {
         "name": config.name,
         "run_id": job.run_id,
@@ -242,10 +264,27 @@ def _summarize(
         "best_val_macro_ap": state.best.macro_ap if state.best else None,
         "num_parameters": sum(math.prod(array.shape) for array in arrays.values()),
         "test": test,
+        **by_user,
+        **score_few_shot(config, dataset, arrays, initial),
         "constant_predictor": {split: score_constant(dataset, split) for split in ("val", "test")},
         "versions": versions(),
         "config": config.model_dump(mode="json"),
     }
+
+
+def _peak_memory_mb() -> float | None:
+    """Return the peak resident memory of this process, plus that of its largest ended child.
+
+    It is of all that the process did, so of a run that shares one with others it is an upper
+    bound; memory that both of them hold is counted twice. None where the system does not tell.
+    """
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    peaks = sum(resource.getrusage(kind).ru_maxrss for kind in kinds)
+    return peaks * (1 if sys.platform == "darwin" else 1024) / 1e6
 
 
 def versions() -> dict[str, str]:

@@ -26,6 +26,7 @@ from fedsim.cohort_strategy import CohortStrategy, SumMechanism, cohort_metrics
 from fedsim.errors import ConfigError
 from fedsim.flower_seam import to_record
 from fedsim.replies import drain
+from fedsim.strategy_checks import named_faults
 from fedsim.update_sum import FOLD, FoldRule, Weighting, fold_replies
 
 
@@ -70,7 +71,8 @@ class SumStrategy(CohortStrategy):
 
         Args:
             round_num: From 1.
-            metrics: ``num-clients``, ``num-examples``, ``train_loss`` and others.
+            metrics: ``num-clients``, ``num-examples``, ``train_loss`` and others; none under
+                central DP, where they carry no noise and what follows from them would be private.
         """
 
     @one_thread()
@@ -78,7 +80,7 @@ class SumStrategy(CohortStrategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord, MetricRecord]:
         """Sum, noise, divide, step."""
-        summed = fold_replies(drain(replies), self._sent, self._rule())
+        summed = fold_replies(drain(replies), self._sent, self._rule(), self._senders.place_of)
         figures = cohort_metrics(summed)
         if self._mechanism is not None:
             figures |= self._mechanism.release(summed.total, summed.update_norm, server_round)
@@ -90,7 +92,8 @@ class SumStrategy(CohortStrategy):
         arrays = self._checked_step(
             server_round, lambda: self.server_step(server_round, self._model, summed.total)
         )
-        self.after_round(server_round, figures)
+        with named_faults(type(self).__name__, server_round):
+            self.after_round(server_round, figures if self._mechanism is None else {})
         return to_record(arrays), MetricRecord({**figures})
 
     def _fold(self) -> dict[str, ConfigRecord]:

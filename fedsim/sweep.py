@@ -61,6 +61,7 @@ def expand(tree: Tree, fixed: Tree, where: str) -> Iterator[Expanded]:
     if not isinstance(seeds, list) or not seeds:
         raise ConfigError(f"{where}: seeds: expected a list, found {seeds!r}; write [0, 1, 2]")
     base = {key: value for key, value in tree.items() if key not in EXPANSIONS}
+    used: set[int] = set()
     for case, combination, seed in itertools.product(
         cases.items(), itertools.product(*choices), seeds
     ):
@@ -69,12 +70,23 @@ def expand(tree: Tree, fixed: Tree, where: str) -> Iterator[Expanded]:
         settings, origins = copied(base), {}
         layers = ((f"cases.{name}", changes), ("sweep", swept), ("the command line", fixed))
         for origin, layer in layers:
-            for key, value in layer.items():
+            # A method first, since it drops the parameters of another one.
+            for key, value in sorted(
+                layer.items(), key=lambda item: not item[0].endswith(".method")
+            ):
                 set_dotted(settings, key, value, where)
                 origins[key] = origin
         settings |= {"seed": seed, "case": name}
-        if not any(_matches(settings, rule) for rule in excluded):
+        matching = [number for number, rule in enumerate(excluded) if _matches(settings, rule)]
+        used.update(matching)
+        if not matching:
             yield Expanded(_run_id(name, swept, seed), settings, origins)
+    idle = [rule for number, rule in enumerate(excluded) if number not in used]
+    if idle and not fixed:  # what the command line sets may leave a rule without work
+        raise ConfigError(
+            f"{where}: sweep.exclude: expected rules that leave out a run, found {idle[0]}, which "
+            "fits none; correct or drop it"
+        )
 
 
 def set_dotted(tree: Tree, dotted: str, value: Any, where: str) -> None:
@@ -89,6 +101,8 @@ def set_dotted(tree: Tree, dotted: str, value: Any, where: str) -> None:
                 f"{where}: {dotted}: expected {parent!r} to be a section, found {tree!r}; "
                 "check the dotted key"
             )
+    if last == "method" and tree.get(last, value) != value:
+        tree.clear()  # the parameters of one method are not another's
     tree[last] = copied(value)
 
 

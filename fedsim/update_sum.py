@@ -1,7 +1,7 @@
 """The weighted sum of users' updates: clipped one by one, folded in a fixed order."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -132,29 +132,42 @@ class UpdateSum:
         )
 
 
-def update_of(reply: Message, received: Arrays, kept: UpdateSum) -> Arrays:
+def _node_of(reply: Message) -> str:
+    return f"node {reply.metadata.src_node_id}"
+
+
+def update_of(
+    reply: Message,
+    received: Arrays,
+    kept: UpdateSum,
+    place_of: Callable[[Message], str] = _node_of,
+) -> Arrays:
     """Return one user's update, as new arrays, and keep what the user reported.
 
     Args:
         reply: From a user; not folded.
         received: The arrays that were sent to the user.
         kept: Takes the number of examples, the loss and the norm; its total is not touched.
+        place_of: Round and user of a reply, for errors.
 
     Raises:
         EngineError: The reply is an error, or its update does not fit or is not finite.
     """
-    if reply.has_error():
-        raise EngineError(f"a client failed: {reply.error.reason}")
-    where = f"node {reply.metadata.src_node_id}"
+    _check_reply(reply, place_of)
     alone = UpdateSum(zeros_like(received))
-    alone.add(reply, received, FoldRule("uniform"), where)
+    alone.add(reply, received, FoldRule("uniform"), place_of(reply))
     kept.num_examples += alone.num_examples
     kept.train_loss += alone.train_loss
     kept.update_norm += alone.update_norm
     return alone.total
 
 
-def fold_replies(replies: Iterable[Message], received: Arrays, rule: FoldRule) -> UpdateSum:
+def fold_replies(
+    replies: Iterable[Message],
+    received: Arrays,
+    rule: FoldRule,
+    place_of: Callable[[Message], str] = _node_of,
+) -> UpdateSum:
     """Sum a round's replies: block sums as they come, or users' replies folded in the same way.
 
     Args:
@@ -162,24 +175,27 @@ def fold_replies(replies: Iterable[Message], received: Arrays, rule: FoldRule) -
             other one per user, and those of a block share their ``group_id``.
         received: The arrays that were sent out.
         rule: Weighting and clipping, for replies that nobody has folded yet.
+        place_of: Round and user of a reply, for errors.
 
     Raises:
         EngineError: A reply is an error, or its arrays do not fit.
     """
     result = UpdateSum(zeros_like(received))
-    for part in _partial_sums(replies, received, rule):
+    for part in _partial_sums(replies, received, rule, place_of):
         result.merge(part)
     return result
 
 
 def _partial_sums(
-    replies: Iterable[Message], received: Arrays, rule: FoldRule
+    replies: Iterable[Message],
+    received: Arrays,
+    rule: FoldRule,
+    place_of: Callable[[Message], str],
 ) -> Iterator[UpdateSum]:
     block: UpdateSum | None = None
     block_id = ""
     for reply in replies:
-        if reply.has_error():
-            raise EngineError(f"a client failed: {reply.error.reason}")
+        _check_reply(reply, place_of)
         if SUM in reply.content:
             yield UpdateSum.from_content(reply.content)
             continue
@@ -187,9 +203,14 @@ def _partial_sums(
             if block is not None:
                 yield block
             block, block_id = UpdateSum(zeros_like(received)), reply.metadata.group_id
-        block.add(reply, received, rule, where=f"node {reply.metadata.src_node_id}")
+        block.add(reply, received, rule, where=place_of(reply))
     if block is not None:
         yield block
+
+
+def _check_reply(reply: Message, place_of: Callable[[Message], str]) -> None:
+    if reply.has_error():
+        raise EngineError(f"{place_of(reply)}: the client failed: {reply.error.reason}")
 
 
 def _check_like(found: Arrays, expected: Arrays, where: str) -> None:

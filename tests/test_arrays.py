@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsim.arrays import add_difference, l2_norm, zeros_like
+from fedsim.arrays import add_difference, coordinate_runs, is_finite, l2_norm, zeros_like
 from fedsim.streams import torch_stream
 
 
@@ -77,3 +77,32 @@ def test_the_single_pass_sees_what_is_not_finite_or_huge() -> None:
     huge = [torch.full((2,), 1e25)]
     total = [torch.zeros(2)]
     assert add_difference(total, huge, [torch.zeros(2)], 1.0) == pytest.approx(2**0.5 * 1e25)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_one_element_that_is_not_finite_is_found(value: float, dtype: torch.dtype) -> None:
+    tensor = torch.randn(3, 1000, generator=torch_stream(0, "finite")).to(dtype)
+    assert is_finite(tensor)
+    tensor[1, 777] = value
+    assert not is_finite(tensor)
+    assert is_finite(torch.empty(0))
+    assert is_finite(torch.tensor([1, 2]))
+    assert is_finite(torch.full((2,), 3e38))
+
+
+@pytest.mark.parametrize("at_a_time", [1, 7, 10_000])
+def test_updates_side_by_side_are_all_there_once(at_a_time: int, monkeypatch) -> None:
+    monkeypatch.setattr("fedsim.arrays._SIDE_BY_SIDE", at_a_time)
+    updates = [
+        {"matrix": torch.arange(6.0).view(2, 3).T + 10 * user, "scalar": torch.tensor(1.0 * user)}
+        for user in range(3)
+    ]
+    rebuilt = [zeros_like(update) for update in updates]
+    for name, run, values in coordinate_runs(updates):
+        assert values.is_contiguous()
+        assert values.numel() <= max(at_a_time, len(updates))
+        for user, arrays in enumerate(rebuilt):
+            arrays[name].view(-1)[run] = values[:, user]
+    for update, again in zip(updates, rebuilt, strict=True):
+        assert all(torch.equal(update[name], again[name]) for name in update)

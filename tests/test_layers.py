@@ -10,20 +10,23 @@ ROOT = Path(__file__).parents[1] / "fedsim"
 # From the bottom; a file imports only from lower lines, or from its own subfolder.
 LAYERS = [
     {"", "errors", "streams", "arrays", "loss", "printable"},  # 0
-    {"config", "plugins", "flower_seam", "data", "models", "metrics", "privacy"},  # 1
-    {"sweep"},
-    {"config_file", "cohort", "replies", "update_sum", "client_part", "client_states"},
+    {"parameters"},  # 1
+    {"config", "plugins", "flower_seam", "data", "models", "metrics", "privacy"},
+    {"sweep", "schedule"},
+    {"config_file", "cohort", "attendance", "replies"},
+    {"update_sum", "client_part", "client_states"},
+    {"strategy_checks"},
     {"cohort_strategy"},
     {"strategy", "combine_strategy"},
     {"foreign"},
     {"training"},  # 2
-    {"engines", "state", "record"},  # 3
+    {"engines", "state", "record", "clients_file"},  # 3
     {"evaluation", "kept_scores", "over_seeds"},
     {"bookkeeping"},
     {"loop", "centralized"},
     {"build_privacy"},  # 4
     {"build"},
-    {"build_pooled"},
+    {"build_pooled", "run_few_shot"},
     {"check"},
     {"audit"},
     {"tables"},
@@ -32,13 +35,15 @@ LAYERS = [
     {"page"},
     {"inspect_data"},
     {"jobs"},  # 5
-    {"over_users"},
+    {"over_users", "run_users"},
     {"comparison"},
-    {"reporter", "estimate", "plan", "display"},
+    {"reporter", "estimate", "plan", "display", "strategy_list"},
     {"single_run", "progress", "loading"},
+    {"report"},
     {"run_processes"},
     {"experiment"},
-    {"cli_data"},  # 6
+    {"protocols"},
+    {"cli_data", "cli_evaluate"},  # 6
     {"cli"},
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}

@@ -79,7 +79,7 @@ def test_a_run_s_folder(undisturbed: Path) -> None:
     names = {path.name for path in undisturbed.iterdir()}
     assert names == {
         "config.yaml", "metrics.jsonl", "privacy.json", "summary.json", "test_scores.npz",
-        "checkpoint",
+        "users.csv", "checkpoint",
     }  # fmt: skip
     record = lines(undisturbed)
     assert [(line["round"], line["split"]) for line in record[:3]] == [
@@ -276,7 +276,7 @@ def test_baselines_under_dp_stand_in_the_same_table(yaml: Path, tmp_path: Path) 
     done = fedsim("run", yaml, pooled, "federated.num_rounds=1", "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     for name in ("centralized-seed0", "centralized_example_level-seed0"):
-        assert f"│ {name}" in done.stdout
+        assert f"\n {name}  " in done.stdout
         summary = json.loads((tmp_path / "drawings" / name / "summary.json").read_text())
         assert summary["setting"] == name.removesuffix("-seed0")
     card = json.loads(

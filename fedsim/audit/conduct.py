@@ -13,10 +13,10 @@ from fedsim.arrays import Arrays, one_thread
 from fedsim.audit.findings import Finding, collected, figure, judged
 from fedsim.audit.rounds import Answer, Answers, MadeUpClients, directed, nothing, stand_in
 from fedsim.cohort import CohortSampler
-from fedsim.cohort_strategy import check_aggregate, named_faults
 from fedsim.errors import FedsimError
 from fedsim.flower_seam import to_arrays, to_record
 from fedsim.strategy import SumStrategy
+from fedsim.strategy_checks import check_aggregate, named_faults
 from fedsim.streams import numpy_stream
 
 Change = Callable[[list[Message]], list[Message]]

@@ -134,7 +134,8 @@ class _Canary:
     like: Arrays
 
     def replies(self, sign: float) -> list[Message]:
-        trained = {name: a + sign * self.update[name] for name, a in self.like.items()}
+        own = {name: self.like[name] + sign * change for name, change in self.update.items()}
+        trained = {**self.like, **own}
         metrics = MetricRecord({"num-examples": 1, "train_loss": 0.0})
         content = RecordDict({ARRAYS: to_record(trained), METRICS: metrics})
         asked = Message(RecordDict(), node_id(self.position), MessageType.TRAIN, group_id="canary")
@@ -153,8 +154,8 @@ def _play(subject: Subject, with_canary: bool) -> Floats:
     subject = subject.on({"numbers": torch.randn(_NUMBERS, generator=stream)})
     update = directed(subject.arrays, _OVER_CLIP * claims.clipping_norm, seed)
     direction = flattened(update) / flattened(update).norm()
-    canary = _Canary(len(subject.cohort.users) // 2, update, subject.arrays)
     rounds, scores = Rounds(subject), np.zeros(GAME_TRIALS)
+    canary = _Canary(len(subject.cohort.users) // 2, update, rounds.sent)
     rounds.play(1, present=[])
     sign = 1 if with_canary else (-1 if claims.replaces else 0)
     round_num = GAME_TRIALS * GAME_ROUNDS if with_canary else 0

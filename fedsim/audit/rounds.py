@@ -90,8 +90,8 @@ class MadeUpClients:
             answer = self._answers(user_of(message))
             received = to_arrays(next(iter(message.content.array_records.values())))
             update = answer.update
-            trained = {
-                name: a.clone() if update is None else a + update[name]
+            trained = {  # what travels beside the model comes back as it was
+                name: a + update[name] if update is not None and name in update else a.clone()
                 for name, a in received.items()
             }
             metrics = MetricRecord({"num-examples": answer.num_examples, "train_loss": 0.0})
@@ -127,19 +127,24 @@ class Released:
 class Rounds:
     """Plays rounds of one strategy with one mechanism on a model that stays as it is.
 
-    The strategy's server step is replaced by one that keeps what it is given: a step need not be
-    linear, and what privacy rests on is what the step gets to see.
+    The strategy's server step is replaced by one that keeps what it is given of the model: a step
+    need not be linear, and what privacy rests on is what the step gets to see.
 
     Args:
         subject: What is audited.
         mechanism: One for these rounds alone, since it may adapt; by default a new one.
+
+    Attributes:
+        sent: What travels to users: the model, and what the strategy sends beside it.
     """
 
     def __init__(self, subject: Subject, mechanism: CentralGaussian | None = None) -> None:
         self.mechanism = mechanism or subject.make_mechanism()
         self.strategy = subject.make_strategy(subject.cohort, self.mechanism)
         self._kept = keep_released(self.strategy)
-        self._clients = MadeUpClients(subject.arrays, len(subject.cohort.users))
+        beside = self.strategy.checked_sent_along(subject.arrays, 1)
+        self.sent = {**subject.arrays, **beside}
+        self._clients = MadeUpClients(self.sent, len(subject.cohort.users))
         self._record = to_record(subject.arrays)
         self._cohort, self._denominator = subject.cohort, subject.claims.cohort_size
 
@@ -179,7 +184,7 @@ def keep_released(strategy: SumStrategy) -> list[Arrays]:
     kept: list[Arrays] = []
 
     def keep(round_num: int, arrays: Arrays, update: Arrays) -> Arrays:
-        kept.append({name: tensor.clone() for name, tensor in update.items()})
+        kept.append({name: update[name].clone() for name in arrays})
         return arrays
 
     strategy.server_step = keep  # type: ignore[method-assign]

@@ -12,6 +12,11 @@ from fedsim.errors import DataError
 
 _REQUIRED = ("image", "user", "labels")
 _OPTIONAL = ("split", "fine_labels")
+# What people call the optional columns: without them a collection would be read as another one.
+_MISSPELT = {
+    **dict.fromkeys(("split", "splits", "partition", "subset"), "split"),
+    **dict.fromkeys(("fine_labels", "fine_label", "fine", "fine_grained_labels"), "fine_labels"),
+}
 _SPLITS = ("train", "val", "dev", "test")
 
 
@@ -59,12 +64,25 @@ def _read_text(path: Path) -> str:
 
 def _check_header(path: Path, header: list[str]) -> None:
     missing = [name for name in _REQUIRED if name not in header]
+    other = next((mark for mark in (";", "\t") if header and mark in header[0]), None)
+    if missing and other is not None:
+        raise DataError(
+            f"{path}: expected columns separated by commas, found {shown(other)} in the first line "
+            f"({shown(header)}); save the table with commas"
+        )
     if missing:
         raise DataError(
             f"{path}: expected the columns image, user and labels, separated by commas, found no "
             f"{', '.join(missing)} in the first line ({shown(header)}); add "
             f"{'it' if len(missing) == 1 else 'them'}{_nearest(missing, header)}"
         )
+    for found in header:
+        meant = _MISSPELT.get(found.strip().lower().replace(" ", "_").replace("-", "_"))
+        if meant is not None and found != meant and meant not in header:
+            raise DataError(
+                f"{path}: expected the column {meant}, found {found!r}, which would be ignored; "
+                "rename it"
+            )
     for name in (*_REQUIRED, *_OPTIONAL):
         if header.count(name) > 1:
             raise DataError(
@@ -117,6 +135,8 @@ def _field_faults(fields: dict[str, str]) -> list[str]:
     faults = []
     if not fields["user"]:
         faults.append("user must not be empty; say whose image it is")
+    if fields["user"] != fields["user"].strip():
+        faults.append(f"user must not begin or end with a space, found {shown(fields['user'])}")
     wrong = _path_fault(fields["image"])
     if wrong is not None:
         faults.append(wrong)
@@ -124,6 +144,11 @@ def _field_faults(fields: dict[str, str]) -> list[str]:
         f"{name} must be names joined by |, found an empty one in {shown(fields[name])}"
         for name in ("labels", "fine_labels")
         if "" in _labels(fields.get(name, ""))
+    ]
+    faults += [
+        f"{name} must not have spaces around a name, found {shown(fields[name])}"
+        for name in ("labels", "fine_labels")
+        if any(label != label.strip() for label in _labels(fields.get(name, "")))
     ]
     split = fields.get("split", "train")
     if split not in _SPLITS:

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import connection
+from multiprocessing import connection, forkserver
+from multiprocessing.context import ForkServerContext
 
 import torch
 from flwr.app import ArrayRecord, Message, RecordDict
@@ -128,6 +129,7 @@ class WorkerPool:
         self._slots = [_shared_buffer(self._layout) for _ in range(self._window)]
         self._published: ArrayRecord | None = None
         self._in_flight: deque[tuple[_Task, Future[_Answer]]] = deque()
+        self._has_answered = False
         self._pool = self._start()
 
     def run(self, units: Iterable[Unit]) -> Iterator[Message]:
@@ -152,9 +154,7 @@ class WorkerPool:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _start(self) -> ProcessPoolExecutor:
-        # Not fork: autograd refuses after a backward pass in the parent.
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["fedsim.engines.workers"])
+        context = start_forkserver("fedsim.engines.workers")
         # Workers end when the other end of this pipe closes, which the parent's death does too.
         lifeline, self._lifeline = context.Pipe(duplex=False)
         return ProcessPoolExecutor(
@@ -208,7 +208,14 @@ class WorkerPool:
                 self._restart()
                 continue
             self._in_flight.popleft()
+            self._has_answered = True
             return task.slot, self._unpark(answer, task.slot)
+        if not self._has_answered:
+            raise EngineError(
+                "engine.workers: expected workers to start, found that they end at once; in a "
+                'script, put the call under `if __name__ == "__main__":`, since workers import it '
+                "(see above for what they said)"
+            )
         raise EngineError(
             f"worker processes were killed {_MAX_RESTARTS + 1} times over the units of "
             f"{[m.content.config_records for m in self._in_flight[0][0].unit.messages][:1]}; "
@@ -235,6 +242,27 @@ class WorkerPool:
             if not future.cancelled():
                 future.exception()
         self._in_flight.clear()
+
+
+def start_forkserver(preload: str) -> ForkServerContext:
+    """Return the context in which processes are started, with its server running.
+
+    Not fork: autograd refuses after a backward pass in the parent. The server, and so whatever it
+    starts, ignores Ctrl-C, which is the parent's to handle.
+
+    Args:
+        preload: The module that its processes need.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([preload])
+    if threading.current_thread() is not threading.main_thread():
+        return context
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    return context
 
 
 def num_cores() -> int:

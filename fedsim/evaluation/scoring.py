@@ -31,6 +31,7 @@ class SplitScorer:
         split: Which split.
         batch_size: Images a forward pass; batches are cut by index, whoever runs them.
         num_images: Size of a seeded subset; None for the whole split.
+        indices: Which examples, if neither the whole split nor a drawn subset.
         seed: The run's seed.
     """
 
@@ -42,11 +43,12 @@ class SplitScorer:
         *,
         batch_size: int,
         num_images: int | None = None,
+        indices: npt.NDArray[np.int64] | None = None,
         seed: int = 0,
     ) -> None:
         self._grid, self._split, self._batch_size = grid, split, batch_size
         total = num_examples(dataset, split)
-        indices = np.arange(total)
+        indices = np.arange(total) if indices is None else indices
         if num_images is not None and num_images < total:
             stream = numpy_stream(seed, "validation subset", split)
             indices = np.sort(stream.choice(total, num_images, replace=False))

@@ -2,7 +2,9 @@
 
 import base64
 import hashlib
-from collections.abc import Sequence
+import json
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
@@ -13,6 +15,75 @@ from fedsim.chart import Chart, inline_svg
 from fedsim.printable import printable
 from fedsim.tables import Table
 
+_SCRIPTS = ("sort.js", "pairs.js")
+
+
+@dataclass(frozen=True)
+class Card:
+    """A finding in large letters.
+
+    Attributes:
+        title: What it is about.
+        value: The finding: a few words.
+        text: What is to be made of it.
+        facts: Names and values that it rests on.
+    """
+
+    title: str
+    value: str
+    text: str
+    facts: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Details:
+    """Something that is folded away until it is asked for.
+
+    Attributes:
+        title: What is in it.
+        facts: Names and values.
+        text: Shown with its line breaks, in letters of one width.
+    """
+
+    title: str
+    facts: tuple[tuple[str, str], ...] = ()
+    text: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """A figure in which the reader chooses the two series that are compared.
+
+    Without scripts its chart is shown as it is.
+
+    Attributes:
+        chart: Two of the series.
+        names: Of the points.
+        x: Of the points, positive; the axis is logarithmic.
+        series: Each series' values at the points, by its name; None where there is none.
+        chosen: The two series that are shown first.
+        axes: Names and units of the x and the y axis.
+    """
+
+    chart: Chart
+    names: tuple[str, ...]
+    x: tuple[float, ...]
+    series: Mapping[str, tuple[float | None, ...]]
+    chosen: tuple[str, str]
+    axes: tuple[str, str]
+
+    def as_json(self) -> Markup:
+        """Return what the page's script draws from; it can't end the element that it stands in."""
+        content = {
+            "names": [printable(name) for name in self.names],
+            "x": self.x,
+            "series": [[printable(name), values] for name, values in self.series.items()],
+            "chosen": [list(self.series).index(name) for name in self.chosen],
+            "axes": self.axes,
+        }
+        text = json.dumps(content, allow_nan=False)
+        return Markup(text.replace("<", "\\u003c").replace("&", "\\u0026"))
+
 
 @dataclass(frozen=True)
 class Section:
@@ -20,15 +91,21 @@ class Section:
 
     Attributes:
         title: Its heading.
-        text: A sentence or two under the heading.
+        text: A sentence or two under the heading; an empty line begins a new paragraph.
         tables: Shown after the figures.
         charts: Figures.
+        cards: Findings, shown before the figures.
+        pairs: Figures in which two series are chosen, shown after the others.
+        details: What is folded away, shown last.
     """
 
     title: str
     text: str = ""
     tables: tuple[Table, ...] = ()
     charts: tuple[Chart, ...] = ()
+    cards: tuple[Card, ...] = ()
+    pairs: tuple[Pairs, ...] = ()
+    details: tuple[Details, ...] = ()
 
 
 def render_page(
@@ -46,7 +123,7 @@ def render_page(
         footer: How the page was made.
     """
     template = _environment().get_template("template.html")
-    script = _file("sort.js")
+    script = "".join(map(_file, _SCRIPTS))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return template.render(
         title=title,
@@ -70,7 +147,18 @@ def _environment() -> Environment:
     )
     environment.filters["svg"] = lambda chart: Markup(inline_svg(chart))
     environment.filters["printable"] = printable
+    environment.filters["printable_lines"] = lambda text: "\n".join(
+        map(printable, text.split("\n"))
+    )
+    environment.filters["number"] = _number
     return environment
+
+
+def _number(value: float | None) -> str:
+    """Return a cell as scripts read numbers."""
+    if value is None:
+        return ""
+    return ("-" if value < 0 else "") + "Infinity" if math.isinf(value) else str(value)
 
 
 def _file(name: str) -> str:

@@ -20,6 +20,8 @@ from fedsim.streams import global_torch_stream, torch_stream
 from fedsim.training.local import LocalResult, LocalSettings, laid_out, train_locally
 from fedsim.training.step import GradientFn, mean_gradient
 
+_SCORED_AT_ONCE = 128  # of one user's images: few have as many
+
 
 class Trainer:
     """Trains any user, one after another, with one model.
@@ -157,12 +159,65 @@ class Trainer:
             gradient=lambda: whole_batch()[1],
         )
 
-    @torch.no_grad()
     def logits(self, split: str, indices: list[int]) -> torch.Tensor:
         """Score some examples of a split: shape (len(indices), labels)."""
+        return self._logits(self._load(split, np.asarray(indices, dtype=np.int64)).images)
+
+    def personalized_logits(
+        self,
+        split: str,
+        indices: list[int],
+        num_trained_on: int,
+        owner: str,
+        *,
+        epochs: int,
+        batch_size: int,
+        learning_rate: float,
+    ) -> torch.Tensor:
+        """Score some of a user's examples, train in place on the others, and score again.
+
+        Plainly, without the strategy's part and without noise: nothing of it is sent to anybody.
+
+        Args:
+            split: Of the examples.
+            indices: All the user's: first those to train on.
+            num_trained_on: How many these are.
+            owner: The user's id.
+            epochs: Passes over them.
+            batch_size: Examples a step.
+            learning_rate: Of SGD; its other settings are those of the user's training.
+
+        Returns:
+            Shape (2, examples scored, labels): before and after.
+        """
+        own = self._load(split, np.asarray(indices, dtype=np.int64))
+        trained_on = Examples(own.images[:num_trained_on], own.labels[:num_trained_on])
+        scored = torch.split(own.images[num_trained_on:], _SCORED_AT_ONCE)
+        before = torch.cat([self._logits(images) for images in scored])
+        settings = dataclasses.replace(
+            self._settings,
+            epochs=epochs,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            poisson=False,
+        )
+        stream = torch_stream(self._seed, "personalization", split, owner)
+        self._model.train()
+        with global_torch_stream(self._seed, "personalized model", split, owner):
+            train_locally(
+                self._parameters,
+                self._plain_gradient,
+                trained_on,
+                self._transform,
+                settings,
+                stream,
+            )
+        return torch.stack([before, torch.cat([self._logits(images) for images in scored])])
+
+    @torch.no_grad()
+    def _logits(self, images: torch.Tensor) -> torch.Tensor:
         self._model.eval()
-        examples = self._load(split, np.asarray(indices, dtype=np.int64))
-        inputs = laid_out(self._transform.eval_batch(examples.images), self._settings.channels_last)
+        inputs = laid_out(self._transform.eval_batch(images), self._settings.channels_last)
         logits: torch.Tensor = self._model(inputs)
         return logits
 

@@ -1,0 +1,1 @@
+"""Public evaluation protocols: what they print, write and draw."""

@@ -1,0 +1,1 @@
+"""Finished runs, compared: one page, its figures, and the numbers as CSV."""
