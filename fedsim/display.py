@@ -1,5 +1,6 @@
 """The tables that end a run, and the one that a plan is."""
 
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from fedsim.comparison import Setting, group_by_setting, rank_settings
 
 _MOST_COLUMNS, _MOST_CLASSES = 4, 40  # of a table of classes that a terminal can show
 
-_LONGEST_UNBROKEN = 40  # letters
+_LONGEST_NAME, _LONGEST_CELL = 40, 12  # letters that stand on one line
 Cells = list[str]
 
 
@@ -89,12 +90,14 @@ def _table(title: str, heads: Cells, rows: list[Cells]) -> Table:
     used = [k for k in range(len(heads)) if any(row[k] for row in rows)]
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for k in used:
-        words = " " in rows[-1][k]
+        longest = max(len(row[k]) for row in rows)
+        whole = longest <= (_LONGEST_NAME if k == 0 else _LONGEST_CELL)
         table.add_column(
-            heads[k],
+            "\n".join(textwrap.wrap(heads[k], _LONGEST_CELL)),
             justify="left" if k == 0 else "right",
             overflow="fold",
-            no_wrap=not words and max(len(row[k]) for row in rows) <= _LONGEST_UNBROKEN,
+            no_wrap=whole,
+            vertical="bottom",
         )
     for row in rows:
         table.add_row(*(row[k] for k in used))
@@ -187,20 +190,45 @@ def plan_table(entries: list[dict[str, Any]]) -> Table:
         "noise multiplier": "noise_multiplier", "noise std on the mean": "noise_stddev_mean",
         "epsilon as run": "epsilon_as_run", "epsilon at noise cohort": "epsilon_at_noise_cohort",
     }  # fmt: skip
-    heads = ["run", *columns, "largest example-level epsilon", "update"]
+    heads = [
+        "run",
+        *columns,
+        "largest example-level epsilon",
+        "update",
+        "held a round",
+        "users' states",
+    ]
     rows = []
     for entry in entries:
-        example = (entry.get("example_level") or {}).get("epsilon_max")
-        size = entry.get("update_mb")
+        held = entry.get("replies_held_mb")
+        figures = {key: _figure(entry.get(key)) for key in columns.values()}
+        figures |= {key: epsilon(entry.get(key)) for key in columns.values() if "epsilon" in key}
         rows.append(
             [
                 entry["run_id"],
-                *(_figure(entry.get(key)) for key in columns.values()),
-                _figure(example),
-                f"{size:.3g} MB" if size is not None else "",
+                *figures.values(),
+                epsilon((entry.get("example_level") or {}).get("epsilon_max")),
+                _size(entry.get("update_mb")),
+                _size(held) if held != entry.get("update_mb") else "",
+                _size(entry.get("client_states_mb")),
             ]
         )
     return _table("what these runs will spend", heads, rows)
+
+
+def _size(megabytes: float | None) -> str:
+    """Format a size; nothing for none.
+
+    Examples:
+        >>> _size(0.1234), _size(44.74), _size(1_840_000.0), _size(0.0)
+        ('0.123 MB', '44.7 MB', '1.84 TB', '')
+    """
+    if not megabytes:
+        return ""
+    for unit, size in (("TB", 1e6), ("GB", 1e3)):
+        if megabytes >= size:
+            return f"{megabytes / size:.3g} {unit}"
+    return f"{megabytes:.3g} MB"
 
 
 def _figure(value: Any) -> str:

@@ -1,5 +1,6 @@
 """The runs of a file: which are done, which are to do, how many at a time."""
 
+import contextlib
 import dataclasses
 import fcntl
 import multiprocessing
@@ -56,10 +57,7 @@ def run_jobs(
         (job, RunFolder(out / job.config.name / job.run_id))
         for job in (dataclasses.replace(j, config=build.with_defaults(j.config)) for j in jobs)
     ]
-    experiments = {folder.path.parent for _, folder in tasks}
-    for path in experiments:
-        RunFolder(path).prepare()
-    with _locked(experiments):
+    with _locked({folder.path.parent for _, folder in tasks}):
         reporter.checking(len(tasks))
         outcomes = {} if repeat_failed else _failed_before(tasks)
         # Everything is built once before anything runs: a fault in the last run shows at once.
@@ -172,7 +170,12 @@ def _failed_before(tasks: list[Task]) -> dict[str, Outcome]:
 
 @contextmanager
 def _locked(folders: set[Path]) -> Iterator[None]:
-    """Keep others from writing to the same experiments meanwhile."""
+    """Keep others from writing to the same experiments meanwhile; leave no folder empty."""
+    missing = {
+        path for folder in folders for path in (folder, *folder.parents) if not path.exists()
+    }
+    for folder in folders:
+        RunFolder(folder).prepare()
     files = [(folder / ".lock").open("w") for folder in sorted(folders)]
     try:
         for file in files:
@@ -183,8 +186,10 @@ def _locked(folders: set[Path]) -> Iterator[None]:
             path = Path(file.name)
             if list(path.parent.iterdir()) == [path]:  # nothing was run
                 path.unlink()
-                path.parent.rmdir()
             file.close()
+        for path in sorted(missing, reverse=True):  # inner ones first
+            with contextlib.suppress(OSError):  # it holds something
+                path.rmdir()
 
 
 def _lock(descriptor: int, folder: Path) -> None:

@@ -17,6 +17,7 @@ from fedsim.build_privacy import (
     sampling_of,
 )
 from fedsim.check import settings_faults
+from fedsim.cohort_strategy import CohortStrategy
 from fedsim.config import PooledExampleLevelConfig, PooledUserLevelConfig, RunConfig
 from fedsim.data.dataset import UserTable
 from fedsim.data.synthetic import POPULATION_SIZE
@@ -24,7 +25,6 @@ from fedsim.data.synthetic_labels import COARSE_NAMES, FINE_NAMES
 from fedsim.errors import FedsimError, noted, raise_together
 from fedsim.jobs import Job, jobs_of
 from fedsim.models.initialize import exchanged_tensors
-from fedsim.plugins import registered, resolve
 from fedsim.privacy.ledger import ExampleLedger
 from fedsim.privacy.spending import PrivacySpending
 from fedsim.strategy import SumStrategy
@@ -97,7 +97,7 @@ def _federated_entry(job: Job) -> Entry:
     if setting is not None:
         _add_central(entry, setting)
     entry["example_level"] = _example_level(config)
-    return entry | _sizes(config)
+    return entry | _sizes(config, num_users)
 
 
 def _pooled_entry(job: Job) -> Entry:
@@ -182,18 +182,25 @@ def _example_level(config: RunConfig) -> Entry | None:
     }
 
 
-def _sizes(config: RunConfig) -> Entry:
-    """Return the size of what travels, and what the server holds at a time."""
-    num_labels = _num_labels(config)
-    arrays = exchanged_tensors(build.build_model(config, num_labels))
-    size = sum(tensor.numel() * tensor.element_size() for tensor in arrays.values())
-    factory = resolve(config.strategy.name, registered("fedsim.strategies"), "strategy.name")
-    folds = isinstance(factory, type) and issubclass(factory, SumStrategy)
+def _sizes(config: RunConfig, num_users: int) -> Entry:
+    """Return the size of what travels, of what the server holds at a time, of what users keep."""
+    strategy = build.build_plain_strategy(config)
+    ours = strategy if isinstance(strategy, CohortStrategy) else None
+    arrays = exchanged_tensors(build.build_model(config, _num_labels(config)))
+    model = sum(tensor.numel() * tensor.element_size() for tensor in arrays.values())
+    beside = ours.sent_along(arrays) if ours else {}
+    update = model + sum(tensor.numel() * tensor.element_size() for tensor in beside.values())
+    part = ours.client_part() if ours else None
+    federated = config.federated
+    with_state = min(num_users, federated.num_rounds * federated.cohort_size) if part else 0
     return {
         "num_parameters": sum(tensor.numel() for tensor in arrays.values()),
-        "update_mb": size / 1e6,
-        # A foreign strategy keeps every reply of a round; ours are folded as they come.
-        "replies_held_mb": size / 1e6 * (1 if folds else config.federated.cohort_size),
+        "update_mb": update / 1e6,
+        # Sums are folded as replies come; any other strategy holds every reply of a round.
+        "replies_held_mb": update
+        / 1e6
+        * (1 if isinstance(strategy, SumStrategy) else federated.cohort_size),
+        "client_states_mb": model / 1e6 * with_state * (part.state_copies if part else 0),
     }
 
 

@@ -261,3 +261,25 @@ def test_long_values_make_short_names(tmp_path: Path) -> None:
 def test_bad_sweeps_get_one_clear_sentence(tmp_path: Path, sweep: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_runs(write(tmp_path, f"name: x\nsweep: {sweep}"))
+
+
+def test_an_excluding_rule_without_work_is_a_fault(tmp_path: Path) -> None:
+    text = "name: x\nsweep: {federated.cohort_size: [5, 6], exclude: [{federated.cohort_size: 7}]}"
+    with pytest.raises(ConfigError, match="expected rules that leave out a run"):
+        load_runs(write(tmp_path, text))
+
+
+def test_another_partition_takes_no_parameters_over(tmp_path: Path) -> None:
+    base = "name: x\ndata: {partition: {method: dirichlet, alpha: 0.1}}\n"
+    path = write(tmp_path, base)
+    for override in ("data.partition.method=iid", "data.partition={method: iid}"):
+        (run,) = load_runs(path, [override]).values()
+        assert run.data.partition.method == "iid"
+    swept = write(tmp_path, base + "sweep: {data.partition.method: [dirichlet, iid]}")
+    assert [run.data.partition.method for run in load_runs(swept).values()] == ["dirichlet", "iid"]
+    (tmp_path / "base.yaml").write_text(base)
+    extending = write(
+        tmp_path, "extends: base.yaml\ndata: {partition: {method: quantity, skew: 1}}"
+    )
+    (run,) = load_runs(extending).values()
+    assert run.data.partition.skew == 1

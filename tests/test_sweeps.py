@@ -203,3 +203,36 @@ def test_two_at_once_do_not_write_to_one_folder(
         done = fedsim("run", yaml, "--out", tmp_path)
     assert done.returncode == 6
     assert "found another fedsim at work" in done.stderr
+
+
+@pytest.mark.parametrize("delay", [0.4, 1.2])
+def test_an_interrupt_during_imports_is_one_line(yaml: Path, tmp_path: Path, delay: float) -> None:
+    run = subprocess.Popen(
+        [sys.executable, "-m", "fedsim.cli", "run", str(yaml), "--out", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    time.sleep(delay)
+    os.killpg(run.pid, signal.SIGINT)
+    shown, _ = run.communicate(timeout=60)
+    assert run.returncode in (130, -signal.SIGINT)  # before fedsim's first line, it is Python's
+    if run.returncode == 130:
+        assert "Traceback" not in shown
+        assert shown.splitlines()[-1].startswith("fedsim: stopped")
+
+
+def test_a_script_without_a_main_guard_is_told_what_is_missing(tmp_path: Path) -> None:
+    settings = (
+        '{"name": "x", "data": {"image_size": 16}, "model": {"name": "cnn", "channels": [4]}, '
+        '"federated": {"num_rounds": 1, "cohort_size": 4}, "engine": {"workers": 2}}'
+    )
+    script = tmp_path / "script.py"
+    script.write_text(f"import fedsim\n\nfedsim.run({settings}, {str(tmp_path / 'out')!r})\n")
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=120, cwd=tmp_path
+    )
+    assert done.returncode == 1
+    assert 'put the call of run() under `if __name__ == "__main__":`' in done.stderr
+    assert "expected workers to start" in done.stderr

@@ -18,6 +18,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import connection, forkserver
 from multiprocessing.context import ForkServerContext
+from multiprocessing.synchronize import Event
 
 import torch
 from flwr.app import ArrayRecord, Message, RecordDict
@@ -129,7 +130,6 @@ class WorkerPool:
         self._slots = [_shared_buffer(self._layout) for _ in range(self._window)]
         self._published: ArrayRecord | None = None
         self._in_flight: deque[tuple[_Task, Future[_Answer]]] = deque()
-        self._has_answered = False
         self._pool = self._start()
 
     def run(self, units: Iterable[Unit]) -> Iterator[Message]:
@@ -155,13 +155,21 @@ class WorkerPool:
 
     def _start(self) -> ProcessPoolExecutor:
         context = start_forkserver("fedsim.engines.workers")
+        self._has_started = context.Event()
         # Workers end when the other end of this pipe closes, which the parent's death does too.
         lifeline, self._lifeline = context.Pipe(duplex=False)
         return ProcessPoolExecutor(
             self._num_workers,
             mp_context=context,
             initializer=_start_worker,
-            initargs=(lifeline, self._make_client_app, self._layout, self._global, self._slots),
+            initargs=(
+                lifeline,
+                self._has_started,
+                self._make_client_app,
+                self._layout,
+                self._global,
+                self._slots,
+            ),
         )
 
     def _prepare(self, unit: Unit, slot: int) -> _Task:
@@ -208,9 +216,8 @@ class WorkerPool:
                 self._restart()
                 continue
             self._in_flight.popleft()
-            self._has_answered = True
             return task.slot, self._unpark(answer, task.slot)
-        if not self._has_answered:
+        if not self._has_started.is_set():
             raise EngineError(
                 "engine.workers: expected workers to start, found that they end at once; in a "
                 'script, put the call under `if __name__ == "__main__":`, since workers import it '
@@ -308,6 +315,7 @@ _worker: _Worker | Exception | None = None
 
 def _start_worker(
     lifeline: connection.Connection,
+    has_started: Event,
     make_client_app: MakeClientApp,
     layout: Layout,
     global_buffer: torch.Tensor,
@@ -316,6 +324,7 @@ def _start_worker(
     global _worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     threading.Thread(target=end_with, args=(lifeline,), daemon=True).start()
+    has_started.set()
     torch.set_num_threads(1)
     keep_freed_memory()
     ensure_task_identity()

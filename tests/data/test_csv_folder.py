@@ -195,7 +195,7 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
         (b"image,user\na,b\n", "found no labels in the first line .*; add it$"),
         (b"Image,user,label\n", "add them, or rename 'Image' to 'image', or rename 'label' to"),
         (b"image, user,labels\n", "add it, or rename ' user' to 'user'"),
-        (b"image;user;labels\n", "separated by commas, found no image, user, labels"),
+        (b"image;user;labels\n", 'separated by commas, found ";" in the first line'),
         (b"image,user,labels,user\n", "expected each column once, found user 2 times"),
         (b"image,user,labels\n", "expected a row for every image, found none"),
         (b"image,user,labels\n\n\n", "expected a row for every image, found none"),
@@ -260,3 +260,24 @@ def test_a_broken_image_is_named(tmp_path: Path) -> None:
     dataset = open_dataset(str(tmp_path), labels="coarse", image_size=8)
     with pytest.raises(DataError, match=r"data.csv: image 'a.png': expected a whole JPEG"):
         dataset.load("train", np.array([0]))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("image;user;labels\n1.png;ann;cat\n", 'separated by commas, found ";"'),
+        ("image\tuser\tlabels\n1.png\tann\tcat\n", "separated by commas"),
+        ("image,user,labels,Split\n1.png,ann,cat,train\n", "expected the column split"),
+        ("image,user,labels,partition\n1.png,ann,cat,train\n", "expected the column split"),
+        ("image,user,labels,fine labels\n1.png,ann,cat,tabby\n", "expected the column fine_labels"),
+        ("image,user,labels,split\n1.png,ann ,cat,train\n", "user must not begin or end"),
+        ("image,user,labels,split\n1.png,ann,cat| dog,train\n", "spaces around a name"),
+    ],
+)
+def test_what_would_be_read_as_something_else_is_refused(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    (tmp_path / "1.png").write_bytes(encode(0, image_format="PNG"))
+    (tmp_path / "data.csv").write_text(text)
+    with pytest.raises(DataError, match=message):
+        open_whole(lambda: scan_csv(tmp_path / "data.csv"))

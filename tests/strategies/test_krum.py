@@ -60,7 +60,5 @@ def test_too_few_users_for_the_guarantee_are_refused() -> None:
         ours(krum, honest(6), [1] * 6)
     with pytest.raises(ConfigError, match="at least 8 users"):
         ours(Krum(num_malicious=1, num_selected=8), honest(7), [1] * 7)
-    with pytest.raises(
-        ConfigError, match=r"strategy\.num_malicious: expected a whole number"
-    ):
+    with pytest.raises(ConfigError, match=r"strategy\.num_malicious: expected a whole number"):
         Krum(num_malicious=-1)

@@ -226,7 +226,7 @@ class _InPlace(SumStrategy):
 def test_a_server_step_may_not_write_into_the_best_round_s_arrays(grid) -> None:
     strategy = _InPlace()
     strategy.compose(cohort())
-    with pytest.raises(EngineError, match="expected the server.s step to leave the global arrays"):
+    with pytest.raises(EngineError, match="step to leave the global arrays"):
         rounds(strategy, grid, 1)
 
 

@@ -34,7 +34,5 @@ def test_a_share_that_is_a_whole_number_of_users_is_that_number() -> None:
 
 @pytest.mark.parametrize("trim", [-0.1, 0.5])
 def test_half_of_the_users_can_not_be_left_out_at_each_end(trim: float) -> None:
-    with pytest.raises(
-        ConfigError, match=r"strategy\.trim: .* at least 0 and below 0\.5"
-    ):
+    with pytest.raises(ConfigError, match=r"strategy\.trim: .* at least 0 and below 0\.5"):
         TrimmedMean(trim=trim)
