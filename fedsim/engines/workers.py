@@ -130,6 +130,7 @@ class WorkerPool:
         self._slots = [_shared_buffer(self._layout) for _ in range(self._window)]
         self._published: ArrayRecord | None = None
         self._in_flight: deque[tuple[_Task, Future[_Answer]]] = deque()
+        self._has_started: Event | None = None  # set by the first worker that runs
         self._pool = self._start()
 
     def run(self, units: Iterable[Unit]) -> Iterator[Message]:
@@ -155,7 +156,7 @@ class WorkerPool:
 
     def _start(self) -> ProcessPoolExecutor:
         context = start_forkserver("fedsim.engines.workers")
-        self._has_started = context.Event()
+        self._has_started = self._has_started or context.Event()
         # Workers end when the other end of this pipe closes, which the parent's death does too.
         lifeline, self._lifeline = context.Pipe(duplex=False)
         return ProcessPoolExecutor(
@@ -217,7 +218,7 @@ class WorkerPool:
                 continue
             self._in_flight.popleft()
             return task.slot, self._unpark(answer, task.slot)
-        if not self._has_started.is_set():
+        if self._has_started is None or not self._has_started.is_set():
             raise EngineError(
                 "engine.workers: expected workers to start, found that they end at once; in a "
                 'script, put the call under `if __name__ == "__main__":`, since workers import it '
