@@ -10,6 +10,8 @@ from fedsim.privacy.accounting import Accountant, EpsilonPerRound, GaussianRound
 from fedsim.privacy.central import CentralGaussian
 from fedsim.privacy.ledger import ExampleLedger
 
+_LARGE_DELTA = 0.01
+
 
 @dataclass(frozen=True)
 class CentralSpending:
@@ -39,7 +41,15 @@ class CentralSpending:
 
     def unmet_assumptions(self) -> list[str]:
         """Return what the epsilons suppose and this run does not have."""
-        return [*self._unmet_by_users(), *self._unmet_by_cohort()]
+        return [*self._unmet_by_users(), *self._unmet_by_cohort(), *self._unmet_by_delta()]
+
+    def _unmet_by_delta(self) -> list[str]:
+        if self.delta_as_run < _LARGE_DELTA:
+            return []
+        return [
+            f"delta as run is {self.delta_as_run:.2g}, the chance that nothing is promised: with "
+            f"{self.as_run.population_size} users epsilon_as_run says little"
+        ]
 
     def _unmet_by_users(self) -> list[str]:
         if self.partition == "by_user":

@@ -163,3 +163,11 @@ def test_a_delta_that_is_too_large_for_the_deployment_is_refused() -> None:
     deployed = {**central, "deployment": {"population_size": 100_000, "cohort_size": 1000}}
     with pytest.raises(PrivacyError, match="for 100000 users"):
         build_privacy(config(deployed, cohort_size=20), users(285))
+
+
+def test_a_large_delta_is_said() -> None:
+    for num_users, said in ((8, True), (300, False)):
+        run = config({"clipping_norm": 1.0, "noise_multiplier": 1.0}, num_rounds=3, cohort_size=4)
+        _, spending = build_privacy(run, users(num_users))
+        found = spending.card(3, 0)["central"]["assumptions"]
+        assert any("the chance that nothing is promised" in text for text in found) is said

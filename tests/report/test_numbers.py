@@ -8,12 +8,13 @@ from recorded_runs import HOSTILE, OWNER, TARGETS, USERS, write_run, write_trial
 from scipy import stats
 from sklearn.metrics import average_precision_score
 
-from fedsim.kept_scores import KeptScores, load_kept_scores
+from fedsim.kept_scores import load_kept_scores
+from fedsim.metrics.per_user import average_precision_by_user
 from fedsim.report.answer import answer_cards, answer_text, caution_text
 from fedsim.report.classes import class_scores
 from fedsim.report.gather import Group, gather
 from fedsim.report.naming import spread
-from fedsim.report.per_user import ap_by_user, user_scores
+from fedsim.report.per_user import user_scores
 from fedsim.report.rounds import at_best_round, over_rounds, seconds_of
 from fedsim.report.tables import class_tables, comparison_table, time_table, user_table
 
@@ -30,8 +31,7 @@ def test_ap_of_a_user_is_scikit_learns(digits: int) -> None:
     targets = random.random((19, 4)) < 0.4
     targets[owner == 3], targets[owner == 4] = False, True
     scores = random.normal(size=(19, 4)).round(digits).astype(np.float32)
-    names = tuple("abcde")
-    found = ap_by_user(KeptScores(scores, targets, owner, names, names[:4]), scores)
+    found = average_precision_by_user(targets, scores, np.bincount(owner))
     for user in range(3):
         mine = owner == user
         expected = average_precision_score(targets[mine].ravel(), scores[mine].ravel())
