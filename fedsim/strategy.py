@@ -73,6 +73,8 @@ class SumStrategy(CohortStrategy):
             round_num: From 1.
             metrics: ``num-clients``, ``num-examples``, ``train_loss`` and others; none under
                 central DP, where they carry no noise and what follows from them would be private.
+                Under example-level DP the loss is not protected either: a strategy that uses it
+                must have a part that says ``keeps_example_level = False``.
         """
 
     @one_thread()

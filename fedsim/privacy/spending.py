@@ -143,7 +143,8 @@ class PrivacySpending:
                 "assumptions": [
                     "how many examples a user holds is public: it sets the sampling rate, the "
                     "number of steps and the scale of the noise",
-                    "per-round diagnostics (losses, norms) are not released",
+                    "per-round diagnostics (losses, norms) are not released, and no strategy uses "
+                    "them",
                 ],
             }
         if len(card) == 2:

@@ -115,7 +115,7 @@ class FedProxAdaptive(SumStrategy):
 class ProximalOfSentWeight(ClientPart):
     """Adds the gradient of a proximal term whose weight came with the model."""
 
-    keeps_example_level = True
+    keeps_example_level = False  # the weight follows losses that no noise hides
 
     def adjust(self, client: Client, gradients: list[torch.Tensor]) -> None:
         """Add ``mu (w - x)``."""
