@@ -207,7 +207,7 @@ def test_a_state_that_is_taken_back_is_given_back(name: str, grids: Grids, tmp_p
 
 
 @every
-@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_bits_do_not_depend_on_workers(
     name: str, workers: int, grids: Grids, undisturbed, tmp_path: Path
 ) -> None:
