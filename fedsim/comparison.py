@@ -182,7 +182,7 @@ def check_one_test_split(summaries: Sequence[Summary]) -> None:
     """
     first = summaries[0]
     for other in summaries[1:]:
-        if _test_split(other) != _test_split(first):
+        if split_tested_on(other) != split_tested_on(first):
             raise DataError(
                 f"{other['name']}/{other['run_id']}: expected the test images and labels of "
                 f"{first['name']}/{first['run_id']}, found others; compare runs of one data set, "
@@ -190,9 +190,11 @@ def check_one_test_split(summaries: Sequence[Summary]) -> None:
             )
 
 
-def _test_split(summary: Summary) -> tuple[Any, ...]:
+def split_tested_on(summary: Summary) -> tuple[Any, ...]:
+    """Return what runs on the same test images and labels share, as far as summaries tell."""
     rows = summary["test"]["per_class"]
-    return summary["test"]["scores"]["num_examples"], [(r["label"], r["positives"]) for r in rows]
+    counts = tuple((row["label"], row["positives"]) for row in rows)
+    return summary["test"]["scores"]["num_examples"], counts
 
 
 def _setting(

@@ -7,7 +7,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from fedsim.comparison import Setting, group_by_setting, rank_settings
+from fedsim.comparison import Setting, group_by_setting, rank_settings, split_tested_on
 
 _MOST_COLUMNS, _MOST_CLASSES = 4, 40  # of a table of classes that a terminal can show
 
@@ -28,7 +28,10 @@ def result_tables(summaries: list[dict[str, Any]], folders: list[Path]) -> list[
     tables = []
     for group in _same_test_split(summaries, folders):
         settings = group_by_setting([summary for summary, _ in group])
-        if len(settings) <= _MOST_COLUMNS and len(_labels(group[0][0])) <= _MOST_CLASSES:
+        if (
+            len(settings) <= _MOST_COLUMNS
+            and len(group[0][0]["test"]["per_class"]) <= _MOST_CLASSES
+        ):
             tables.append(_class_table(settings, [summary for summary, _ in group]))
         several = any(len(setting.runs) > 1 for setting in settings)
         tables.append(_over_seeds(group) if several else _one_by_one(group))
@@ -110,13 +113,8 @@ def _same_test_split(
     """Put runs together that can be compared: of the same test labels and counts."""
     groups: dict[tuple[Any, ...], list[tuple[dict[str, Any], Path]]] = {}
     for summary, folder in zip(summaries, folders, strict=True):
-        key = (summary["test"]["scores"]["num_examples"], *_labels(summary))
-        groups.setdefault(key, []).append((summary, folder))
+        groups.setdefault(split_tested_on(summary), []).append((summary, folder))
     return list(groups.values())
-
-
-def _labels(summary: dict[str, Any]) -> list[tuple[str, int]]:
-    return [(row["label"], row["positives"]) for row in summary["test"]["per_class"]]
 
 
 def _class_table(settings: list[Setting], summaries: list[dict[str, Any]]) -> Table:

@@ -2,7 +2,7 @@
 
 import difflib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,7 @@ def load_runs(*paths: str | Path) -> "pd.DataFrame":
     """
     import pandas as pd
 
-    return pd.DataFrame([_row(folder) for folder in _folders(paths)])
+    return pd.DataFrame([_row(folder) for folder in find_runs(paths)])
 
 
 def load_rounds(*paths: str | Path) -> "pd.DataFrame":
@@ -57,7 +57,7 @@ def load_rounds(*paths: str | Path) -> "pd.DataFrame":
 
     rows = [
         {"run_id": folder.path.name, "path": str(folder.path), **_numbers(line)}
-        for folder in _folders(paths)
+        for folder in find_runs(paths)
         for line in folder.lines()
     ]
     return pd.DataFrame(rows)
@@ -107,10 +107,7 @@ def find_runs(paths: Iterable[str | Path]) -> list[RunFolder]:
     Raises:
         CheckpointError: A path is no folder, or there is no run below it.
     """
-    return list(_folders(paths))
-
-
-def _folders(paths: Iterable[str | Path]) -> Iterator[RunFolder]:
+    folders = []
     for path in map(Path, paths):
         configs = sorted(path.glob("config.yaml")) or sorted(
             [*path.glob("*/config.yaml"), *path.glob("*/*/config.yaml")]
@@ -121,7 +118,8 @@ def _folders(paths: Iterable[str | Path]) -> Iterator[RunFolder]:
                 f"{path}: expected a folder of runs, with their config.yaml, found {found}; give "
                 "the folder that fedsim run wrote to"
             )
-        yield from (RunFolder(config.parent) for config in configs)
+        folders += [RunFolder(config.parent) for config in configs]
+    return folders
 
 
 def _row(folder: RunFolder) -> dict[str, Any]:
@@ -136,7 +134,7 @@ def _row(folder: RunFolder) -> dict[str, Any]:
             "status": "failed" if folder.failure() is not None else "unfinished",
             "num_rounds": max(rounds, default=0),
             "path": str(folder.path),
-            **_dotted(settings),
+            **dotted(settings),
         }
     summary = folder.read_json("summary.json")
     scores, privacy = summary["test"]["scores"], summary["privacy"]
@@ -150,7 +148,7 @@ def _row(folder: RunFolder) -> dict[str, Any]:
         **_numbers({"example_epsilon_max": example.get("epsilon_max")}),
         "seconds": summary["seconds"],
         "path": str(folder.path),
-        **_dotted(summary["config"]),
+        **dotted(summary["config"]),
     }
 
 
@@ -159,17 +157,17 @@ def _numbers(line: dict[str, Any]) -> dict[str, Any]:
     return {key: float("inf") if value == "infinity" else value for key, value in line.items()}
 
 
-def _dotted(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def dotted(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return every setting of a tree under its dotted key, without name, case and seed.
 
     Examples:
-        >>> _dotted({"name": "x", "data": {"source": "a.h5", "labels": ["b"]}})
+        >>> dotted({"name": "x", "data": {"source": "a.h5", "labels": ["b"]}})
         {'data.source': 'a.h5', 'data.labels': '["b"]'}
     """
     flat: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, dict):
-            flat |= _dotted(value, f"{prefix}{key}.")
+            flat |= dotted(value, f"{prefix}{key}.")
         elif prefix or key not in ("name", "case", "seed"):
             flat[f"{prefix}{key}"] = json.dumps(value) if isinstance(value, list) else value
     return flat

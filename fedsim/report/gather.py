@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedsim.comparison import Difference, Ranked, Setting, rank_settings
+from fedsim.comparison import Difference, Ranked, Setting, rank_settings, split_tested_on
 from fedsim.errors import CheckpointError, DataError
 from fedsim.loading import find_runs
 from fedsim.record import Line, RunFolder
@@ -172,7 +172,7 @@ def gather(paths: Iterable[Path]) -> Gathered:
         )
     by_split: dict[Any, list[Run]] = {}
     for run in runs:
-        by_split.setdefault(_test_split(run.summary), []).append(run)
+        by_split.setdefault(split_tested_on(run.summary), []).append(run)
     return Gathered(tuple(map(_group, by_split.values())), tuple(skipped))
 
 
@@ -193,12 +193,6 @@ def _read(folder: RunFolder) -> Run:
             "fedsim; run it again or leave it out"
         )
     return Run(folder.path, summary, folder.lines())
-
-
-def _test_split(summary: dict[str, Any]) -> tuple[Any, ...]:
-    rows = summary["test"]["per_class"]
-    counts = tuple((row["label"], row["positives"]) for row in rows)
-    return summary["test"]["scores"]["num_examples"], counts
 
 
 def _group(runs: list[Run]) -> Group:

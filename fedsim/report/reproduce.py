@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
+from fedsim.loading import dotted
 from fedsim.page.render import Details
 from fedsim.report.gather import Entry, Group, Run
 from fedsim.tables import Cell, Column, Table
@@ -22,7 +23,7 @@ def command_of(run: Run) -> str:
 
 def differing_table(group: Group, suffix: str) -> Table | None:
     """Return the settings in which compared settings differ; None if they don't."""
-    flat = [dotted(entry.config) for entry in group.entries]
+    flat = [texts_of(entry.config) for entry in group.entries]
     keys = list(dict.fromkeys(key for settings in flat for key in settings))
     sections = {key for key in keys if any(other.startswith(f"{key}.") for other in keys)}
     for settings in flat:  # a section that others lack
@@ -84,20 +85,17 @@ def reproduce_text(group: Group) -> str:
     return text
 
 
-def dotted(settings: dict[str, Any], prefix: str = "") -> dict[str, str]:
+def texts_of(settings: dict[str, Any]) -> dict[str, str]:
     """Return every setting under its dotted key, without name, case and seed, as text.
 
     Examples:
-        >>> dotted({"seed": 1, "federated": {"cohort_size": 20, "x": None}})
+        >>> texts_of({"seed": 1, "federated": {"cohort_size": 20, "x": None}})
         {'federated.cohort_size': '20', 'federated.x': 'null'}
     """
-    flat: dict[str, str] = {}
-    for key, value in settings.items():
-        if isinstance(value, dict):
-            flat |= dotted(value, f"{prefix}{key}.")
-        elif prefix or key not in ("name", "case", "seed"):
-            flat[f"{prefix}{key}"] = value if isinstance(value, str) else json.dumps(value)
-    return flat
+    return {
+        key: value if isinstance(value, str) else json.dumps(value)
+        for key, value in dotted(settings).items()
+    }
 
 
 def _config_text(entry: Entry) -> str:

@@ -14,6 +14,7 @@ from fedsim.client_states import ClientStates
 from fedsim.data.dataset import Examples, FederatedDataset, ReadsAhead
 from fedsim.data.transforms import Transform
 from fedsim.errors import DataError
+from fedsim.loss import label_mean_loss
 from fedsim.models.initialize import exchanged_tensors
 from fedsim.privacy.per_sample import PrivateGradient
 from fedsim.streams import global_torch_stream, torch_stream
@@ -137,13 +138,19 @@ class Trainer:
     ) -> Client:
         parameters = {name: tensor for name, tensor in self.arrays.items() if tensor.requires_grad}
 
-        def whole_batch() -> tuple[float, list[torch.Tensor]]:
+        def inputs() -> torch.Tensor:
             self._model.eval()
-            inputs = self._transform.eval_batch(examples.images)
-            inputs = laid_out(inputs, self._settings.channels_last)
+            batch = self._transform.eval_batch(examples.images)
+            return laid_out(batch, self._settings.channels_last)
+
+        def loss() -> float:
+            with torch.no_grad():
+                losses = label_mean_loss(self._model(inputs()), examples.labels)
+            return float(losses.mean() * len(examples)) / len(examples)
+
+        def gradient() -> list[torch.Tensor]:
             with torch.enable_grad():
-                loss, gradients = self._plain_gradient(inputs, examples.labels)
-            return float(loss) / len(examples), gradients
+                return self._plain_gradient(inputs(), examples.labels)[1]
 
         return Client(
             user=user,
@@ -155,8 +162,8 @@ class Trainer:
             received={name: received[name] for name in parameters},
             sent_along={k: v for k, v in received.items() if k not in self.arrays},
             state=self._states.read(index, round_num) if self._states else {},
-            loss=lambda: whole_batch()[0],
-            gradient=lambda: whole_batch()[1],
+            loss=loss,
+            gradient=gradient,
         )
 
     def logits(self, split: str, indices: list[int]) -> torch.Tensor:
