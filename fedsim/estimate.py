@@ -49,6 +49,7 @@ class _Pace:
 def estimate_costs(jobs: list[Job]) -> dict[str, Cost]:
     """Return each run's cost by its id; runs that train alike are measured once."""
     paces: dict[str, _Pace] = {}
+    sizes: dict[str, int] = {}
     costs = {}
     for job in jobs:
         config = build.with_defaults(job.config)
@@ -61,10 +62,10 @@ def estimate_costs(jobs: list[Job]) -> dict[str, Cost]:
                 paces[alike] = _measure(config, dataset)
             except FedsimError:  # the run itself will say what is wrong
                 paces[alike] = _Pace(math.nan, math.nan)
-        arrays = exchanged_tensors(build.build_model(config, len(dataset.label_names)))
-        size = sum(tensor.numel() * tensor.element_size() for tensor in arrays.values())
+            arrays = exchanged_tensors(build.build_model(config, len(dataset.label_names)))
+            sizes[alike] = sum(tensor.numel() * tensor.element_size() for tensor in arrays.values())
         seconds = _seconds(job, config, dataset, paces[alike])
-        costs[job.run_id] = Cost(seconds, _ARRAYS_IN_A_CHECKPOINT * size / 1e6)
+        costs[job.run_id] = Cost(seconds, _ARRAYS_IN_A_CHECKPOINT * sizes[alike] / 1e6)
     return costs
 
 
