@@ -6,10 +6,10 @@ from typing import Literal
 
 import torch
 from torch import nn
-from torchvision.models.resnet import BasicBlock, ResNet, ResNet18_Weights
 
 from fedsim.errors import ConfigError
 from fedsim.models.frozen_batch_norm import FrozenBatchNorm2d
+from fedsim.models.resnet_weights import load_weights
 
 _MAX_GROUPS = 32
 
@@ -20,11 +20,12 @@ def resnet18(
     norm: Literal["group", "frozen_batch"] = "group",
     weights: str | Path | None = None,
     trainable: Literal["all", "head"] = "all",
-) -> ResNet:
-    """Return torchvision's ResNet-18 (He et al. 2016) with a norm that suits private learning.
+) -> "ResNet18":
+    """Return ResNet-18 (He et al. 2016) with a norm that suits private learning.
 
-    Nothing in it works in place, so that Opacus's hooks can be attached. The names in the state
-    dict are torchvision's. With k labels, 11,176,512 + 513 k parameters.
+    Names in the state dict, initial weights and outputs are those of torchvision's. Its own class
+    is not used, since it adds the shortcut in place, which Opacus's hooks don't allow, and since
+    importing it takes longer than importing torch. With k labels, 11,176,512 + 513 k parameters.
 
     FLAIR's two reference implementations train either from scratch with group normalization, or
     from ImageNet weights with frozen batch normalization; neither mixes the two, since weights
@@ -59,27 +60,67 @@ def resnet18(
         raise ConfigError(
             f"resnet18: expected trainable to be all or head, found {trainable!r}; use one of them"
         )
-    model = ResNet(
-        _OutOfPlaceBlock, [2, 2, 2, 2], num_classes=num_labels, norm_layer=_norm_layer(norm)
-    )
-    for module in model.modules():
-        if isinstance(module, nn.ReLU):
-            module.inplace = False
+    model = ResNet18(num_labels, _norm_layer(norm))
     if weights is not None:
-        _load_weights(model, weights, norm)
+        load_weights(model, weights, norm)
     if trainable == "head":
         model.requires_grad_(False)
         model.fc.requires_grad_(True)
     return model
 
 
-class _OutOfPlaceBlock(BasicBlock):  # type: ignore[misc]  # torchvision is untyped
-    """The basic block, adding the shortcut out of place: Opacus's backward hooks need that."""
+class ResNet18(nn.Module):
+    """A stem, four stages of two blocks each, the mean over what is left of the image, a head.
+
+    Args:
+        num_labels: Number of outputs.
+        norm: Builds a norm for so many channels.
+    """
+
+    def __init__(self, num_labels: int, norm: Callable[[int], nn.Module]) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
+        self.bn1 = norm(64)
+        self.relu = nn.ReLU()
+        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
+        self.layer1 = nn.Sequential(_Block(64, 64, 1, norm), _Block(64, 64, 1, norm))
+        self.layer2 = nn.Sequential(_Block(64, 128, 2, norm), _Block(128, 128, 1, norm))
+        self.layer3 = nn.Sequential(_Block(128, 256, 2, norm), _Block(256, 256, 1, norm))
+        self.layer4 = nn.Sequential(_Block(256, 512, 2, norm), _Block(512, 512, 1, norm))
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(512, num_labels)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return logits (n, num_labels) of images (n, 3, height, width)."""
+        x = self.maxpool(self.relu(self.bn1(self.conv1(images))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        logits: torch.Tensor = self.fc(self.avgpool(x).flatten(1))
+        return logits
+
+
+class _Block(nn.Module):
+    """Two 3x3 convolutions, and the shortcut added out of place."""
+
+    def __init__(
+        self, inputs: int, outputs: int, stride: int, norm: Callable[[int], nn.Module]
+    ) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+        self.bn1 = norm(outputs)
+        self.relu = nn.ReLU()
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.bn2 = norm(outputs)
+        self.downsample = None
+        if inputs != outputs:
+            projection = nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False)
+            self.downsample = nn.Sequential(projection, norm(outputs))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         shortcut = x if self.downsample is None else self.downsample(x)
-        y = self.relu(self.bn1(self.conv1(x)))
-        y = self.bn2(self.conv2(y))
+        y = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
         activations: torch.Tensor = self.relu(y + shortcut)
         return activations
 
@@ -92,61 +133,3 @@ def _norm_layer(norm: str) -> Callable[[int], nn.Module]:
     raise ConfigError(
         f"resnet18: expected norm to be group or frozen_batch, found {norm!r}; use one of them"
     )
-
-
-def _load_weights(model: ResNet, weights: str | Path, norm: str) -> None:
-    """Load a state dict in place, all of it but a last layer of another size."""
-    if weights == "imagenet" and norm != "frozen_batch":
-        raise ConfigError(
-            "resnet18: expected norm: frozen_batch with weights: imagenet, which were trained with "
-            f"batch normalization, found norm: {norm}; change one of them"
-        )
-    state = _imagenet_state() if weights == "imagenet" else _file_state(Path(weights))
-    own = model.state_dict()
-    if "fc.weight" not in state or state["fc.weight"].shape != own["fc.weight"].shape:
-        state |= {"fc.weight": own["fc.weight"], "fc.bias": own["fc.bias"]}
-    # Counts of batches are unused, and files of old releases of torch lack them.
-    counts = {name: own[name] for name in own if name.endswith("num_batches_tracked")}
-    state = counts | state
-    misfits = sorted(
-        name
-        for name in own.keys() | state.keys()
-        if name not in own or name not in state or own[name].shape != state[name].shape
-    )
-    if misfits:
-        raise ConfigError(
-            f"resnet18: expected {weights} to hold a ResNet-18 with norm: {norm}, found "
-            f"{len(misfits)} tensors that are missing, unknown or of another shape, such as "
-            f"{misfits[0]}; use another file, or the norm that this one was trained with"
-        )
-    model.load_state_dict(state)
-
-
-def _imagenet_state() -> dict[str, torch.Tensor]:
-    try:
-        return dict(ResNet18_Weights.IMAGENET1K_V1.get_state_dict(progress=False, check_hash=True))
-    except (OSError, RuntimeError) as error:  # RuntimeError: the hash is wrong
-        raise ConfigError(
-            f"resnet18: expected to download {ResNet18_Weights.IMAGENET1K_V1.url}, found {error}; "
-            "fetch that file by other means and set weights to its path"
-        ) from error
-
-
-def _file_state(path: Path) -> dict[str, torch.Tensor]:
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    # A file that is no state dict fails in as many ways as there are files.
-    except Exception as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else type(error).__name__
-        raise ConfigError(
-            f"resnet18: expected weights to be imagenet or a state dict saved with torch.save, "
-            f"found {path} ({reason}); check the path"
-        ) from error
-    if not isinstance(state, dict) or not all(
-        isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in state.items()
-    ):
-        raise ConfigError(
-            f"resnet18: expected {path} to hold a dict of names to tensors, found "
-            f"{type(state).__name__}; save model.state_dict() alone"
-        )
-    return dict(state)

@@ -9,11 +9,12 @@ import torch
 import torchvision
 from opacus.grad_sample import GradSampleHooks
 from torch import nn
+from torchvision.models import ResNet18_Weights
 
 from fedsim.errors import ConfigError
 from fedsim.models.frozen_batch_norm import register_per_sample_gradients
 from fedsim.models.initialize import build_seeded, running_statistics
-from fedsim.models.resnet import ResNet18_Weights, resnet18
+from fedsim.models.resnet import resnet18
 
 State = dict[str, torch.Tensor]
 
@@ -65,6 +66,13 @@ def test_names_and_outputs_are_torchvisions(norm: Any) -> None:
     with torch.no_grad():  # train mode of ours is eval mode of theirs
         assert torch.equal(ours.train()(images(2)), theirs(images(2)))
     assert running_statistics(ours) == ()
+
+
+@pytest.mark.parametrize("norm", ["group", "frozen_batch"])
+def test_initial_weights_are_torchvisions(norm: Any) -> None:
+    theirs = build_seeded(lambda: torchvision_resnet(norm, 17), 3).state_dict()
+    ours = build_seeded(lambda: resnet18(17, norm=norm), 3).state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
 @pytest.mark.parametrize("norm", ["group", "frozen_batch"])
