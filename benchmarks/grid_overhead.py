@@ -39,7 +39,7 @@ class Idle:
     def __init__(self, model: str) -> None:
         self.arrays: Arrays = dict(MODELS[model]().named_parameters())
 
-    def train(self, user: str, round_num: int) -> LocalResult:
+    def train(self, user: str, round_num: int, received: Arrays) -> LocalResult:
         return LocalResult(num_examples=1, train_loss=0.0)
 
     def logits(self, split: str, indices: list[int]) -> torch.Tensor:

@@ -45,6 +45,7 @@ LAYERS = [
     {"protocols"},
     {"cli_data", "cli_evaluate"},  # 6
     {"cli"},
+    {"__main__"},
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 MODULES = sorted(ROOT.rglob("*.py"))
