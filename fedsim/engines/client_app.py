@@ -10,17 +10,12 @@ from flwr.clientapp import ClientApp
 from fedsim.arrays import Arrays
 from fedsim.flower_seam import to_arrays, to_record
 from fedsim.training.local import LocalResult
+from fedsim.training.personal import PersonalTraining
 from fedsim.update_sum import ARRAYS, METRICS, ROUND, USER
 
 SPLIT, INDICES = "split", "indices"
-"""Keys of an evaluate message's config record."""
-
-NUM_TRAINED_ON, OWNER = "num-trained-on", "owner"
-"""Further keys of one that asks for personalized scores: of the first so many of the indices, which
-are this user's, the model learns before it scores the others."""
-
-EPOCHS, BATCH_SIZE, LEARNING_RATE = "epochs", "batch-size", "learning-rate"
-"""How it learns there; whole numbers, and a rate."""
+"""Keys of an evaluate message's config record. One with all those of ``PersonalTraining`` asks for
+scores before and after the model is fitted to a user."""
 
 LOGITS = "logits"
 """Key of the scores in the reply to an evaluate message."""
@@ -49,27 +44,11 @@ class LocalModel(Protocol):
         """Score some examples of a split: shape (len(indices), labels)."""
         ...
 
-    def personalized_logits(
-        self,
-        split: str,
-        indices: list[int],
-        num_trained_on: int,
-        owner: str,
-        *,
-        epochs: int,
-        batch_size: int,
-        learning_rate: float,
-    ) -> torch.Tensor:
+    def personalized_logits(self, personal: PersonalTraining) -> torch.Tensor:
         """Score some of a user's examples, train on the others, and score again.
 
         Args:
-            split: Of the examples.
-            indices: All the user's: first those to train on.
-            num_trained_on: How many these are.
-            owner: The user's id; order of the examples and augmentation depend on it.
-            epochs: Passes over them.
-            batch_size: Examples a step.
-            learning_rate: Of SGD.
+            personal: Which are scored, and how the model is trained on the others.
 
         Returns:
             Shape (2, examples scored, labels): before and after.
@@ -121,16 +100,8 @@ class LocalClientApp(ClientApp):
         def evaluate(message: Message, context: Context) -> Message:
             config = _first(message.content.config_records)
             _load(own, to_arrays(_first(message.content.array_records)))
-            if NUM_TRAINED_ON in config:
-                logits = model.personalized_logits(
-                    config[SPLIT],
-                    config[INDICES],
-                    config[NUM_TRAINED_ON],
-                    config[OWNER],
-                    epochs=config[EPOCHS],
-                    batch_size=config[BATCH_SIZE],
-                    learning_rate=config[LEARNING_RATE],
-                )
+            if "owner" in config:  # whose images they are matters only to what is fitted to them
+                logits = model.personalized_logits(PersonalTraining(**config))
             else:
                 logits = model.logits(config[SPLIT], config[INDICES])
             return Message(RecordDict({ARRAYS: to_record({LOGITS: logits})}), reply_to=message)

@@ -7,6 +7,7 @@ On-device Personalization, arXiv:1910.10252). The fitted models stay with their 
 sent back, added up or kept, so no privacy is spent and no noise is needed.
 """
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,22 +19,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedsim.data.dataset import FederatedDataset, UserTable
-from fedsim.engines.client_app import (
-    BATCH_SIZE,
-    EPOCHS,
-    INDICES,
-    LEARNING_RATE,
-    LOGITS,
-    NUM_TRAINED_ON,
-    OWNER,
-    SPLIT,
-)
+from fedsim.engines.client_app import LOGITS
 from fedsim.errors import EngineError
 from fedsim.evaluation.per_user import UserResults, write_table
 from fedsim.evaluation.scoring import score_logits
 from fedsim.flower_seam import to_arrays
 from fedsim.replies import drain
 from fedsim.streams import numpy_stream
+from fedsim.training.personal import PersonalTraining
 from fedsim.update_sum import ARRAYS, CONFIG
 
 PERSONALIZED_FILE = "personalized_users.csv"
@@ -200,19 +193,11 @@ def _messages(
     fit: Fit,
 ) -> Iterator[Message]:
     for user, order, cut in zip(ids, orders, cuts, strict=True):
-        config = ConfigRecord(
-            {
-                SPLIT: split,
-                INDICES: order.tolist(),
-                NUM_TRAINED_ON: cut,
-                OWNER: user,
-                EPOCHS: fit.epochs,
-                BATCH_SIZE: fit.batch_size,
-                LEARNING_RATE: fit.learning_rate,
-            }
+        personal = PersonalTraining(
+            split, user, order.tolist(), cut, fit.epochs, fit.batch_size, fit.learning_rate
         )
         yield Message(
-            RecordDict({ARRAYS: arrays, CONFIG: config}),
+            RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord(dataclasses.asdict(personal))}),
             dst_node_id=1,
             message_type=MessageType.EVALUATE,
         )

@@ -19,6 +19,7 @@ from fedsim.models.initialize import exchanged_tensors
 from fedsim.privacy.per_sample import PrivateGradient
 from fedsim.streams import global_torch_stream, torch_stream
 from fedsim.training.local import LocalResult, LocalSettings, laid_out, train_locally
+from fedsim.training.personal import PersonalTraining
 from fedsim.training.step import GradientFn, mean_gradient
 
 _SCORED_AT_ONCE = 128  # of one user's images: few have as many
@@ -170,42 +171,27 @@ class Trainer:
         """Score some examples of a split: shape (len(indices), labels)."""
         return self._logits(self._load(split, np.asarray(indices, dtype=np.int64)).images)
 
-    def personalized_logits(
-        self,
-        split: str,
-        indices: list[int],
-        num_trained_on: int,
-        owner: str,
-        *,
-        epochs: int,
-        batch_size: int,
-        learning_rate: float,
-    ) -> torch.Tensor:
+    def personalized_logits(self, personal: PersonalTraining) -> torch.Tensor:
         """Score some of a user's examples, train in place on the others, and score again.
 
         Plainly, without the strategy's part and without noise: nothing of it is sent to anybody.
 
         Args:
-            split: Of the examples.
-            indices: All the user's: first those to train on.
-            num_trained_on: How many these are.
-            owner: The user's id.
-            epochs: Passes over them.
-            batch_size: Examples a step.
-            learning_rate: Of SGD; its other settings are those of the user's training.
+            personal: Which are scored, and how the model is trained on the others.
 
         Returns:
             Shape (2, examples scored, labels): before and after.
         """
-        own = self._load(split, np.asarray(indices, dtype=np.int64))
-        trained_on = Examples(own.images[:num_trained_on], own.labels[:num_trained_on])
-        scored = torch.split(own.images[num_trained_on:], _SCORED_AT_ONCE)
+        split, owner, cut = personal.split, personal.owner, personal.num_trained_on
+        own = self._load(split, np.asarray(personal.indices, dtype=np.int64))
+        trained_on = Examples(own.images[:cut], own.labels[:cut])
+        scored = torch.split(own.images[cut:], _SCORED_AT_ONCE)
         before = torch.cat([self._logits(images) for images in scored])
         settings = dataclasses.replace(
             self._settings,
-            epochs=epochs,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
+            epochs=personal.epochs,
+            batch_size=personal.batch_size,
+            learning_rate=personal.learning_rate,
             poisson=False,
         )
         stream = torch_stream(self._seed, "personalization", split, owner)
