@@ -9,14 +9,15 @@ import typer
 Out = Annotated[Path | None, typer.Option(help="Folder for JSON, CSV tables and the figure.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
-evaluate_app = typer.Typer(
-    help="Judge prediction files by a public protocol.", no_args_is_help=True
-)
+evaluate_app = typer.Typer(no_args_is_help=True)
 
 
 @evaluate_app.callback()
 def _evaluate() -> None:
-    """Keep the protocols' names, even of a single one."""
+    """Judge prediction files by a public protocol.
+
+    Example: fedsim evaluate flair targets.csv scores.csv
+    """
 
 
 @evaluate_app.command()
@@ -178,7 +179,9 @@ def few_shot(
         list[str] | None,
         typer.Option(help="A known name, or package.module:function; may be repeated."),
     ] = None,
-    replay: Annotated[Path | None, typer.Option(help="Use these stored episodes.")] = None,
+    replay: Annotated[
+        Path | None, typer.Option(help="Use these stored episodes, of their own size.")
+    ] = None,
     store: Annotated[Path | None, typer.Option(help="Store the episodes in this NPZ file.")] = None,
     out: Out = None,
     as_json: AsJson = False,
@@ -190,7 +193,7 @@ def few_shot(
 
     Example: fedsim evaluate few-shot birds.npz signs.npz --learner nearest_centroid --out few-shot
     """
-    from fedsim.evaluation.few_shot import EpisodeShape
+    from fedsim.evaluation.episodes import EpisodeShape
     from fedsim.protocols.few_shot import SHOWN, Draw, few_shot_findings, score_files
     from fedsim.protocols.output import present
 
@@ -211,7 +214,7 @@ class TieRule(StrEnum):
 
 @evaluate_app.command()
 def rank(
-    table: Annotated[Path, typer.Argument(help="A CSV file of scores, larger ones better.")],
+    table: Annotated[Path, typer.Argument(help="A table of scores, larger ones better.")],
     ties: Annotated[TieRule, typer.Option(help="What ties on a data set share.")] = TieRule.average,
     leave_out: Annotated[
         list[str] | None,

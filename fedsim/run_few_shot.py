@@ -12,22 +12,19 @@ from fedsim import build
 from fedsim.arrays import one_thread
 from fedsim.config import FewShotConfig, RunConfig
 from fedsim.data.dataset import FederatedDataset, num_examples
-from fedsim.errors import ConfigError, DataError
+from fedsim.errors import DataError
 from fedsim.evaluation.backbone import FineTuning, Inputs, eval_inputs, features_of
-from fedsim.evaluation.few_shot import (
+from fedsim.evaluation.episodes import (
     Episodes,
     EpisodeShape,
     Int64s,
-    Learner,
     class_sizes,
     episodes_of_runs,
-    score_runs,
-    worst,
 )
-from fedsim.evaluation.learners import LEARNERS
+from fedsim.evaluation.few_shot import score_runs, worst
+from fedsim.evaluation.learners import find_learner
 from fedsim.flower_seam import to_arrays
 from fedsim.models.initialize import exchanged_tensors
-from fedsim.plugins import resolve
 
 FINE_TUNING = "fine_tuning"
 _SPLIT = "test"
@@ -108,7 +105,7 @@ def check_few_shot(config: RunConfig, model: nn.Module) -> None:
         return
     for name in settings.learners:
         if name != FINE_TUNING:
-            _resolved(name)
+            find_learner(name, _WHERE)
     images = few_shot_images(config, settings)
     inputs = _inputs(config, build.build_dataset(config))
     features_of(model, inputs, images.numbers[:1], 1)
@@ -147,7 +144,7 @@ def score_few_shot(
         seed=settings.seed,
     )
     scored = {
-        name: _scores(config, dataset, arrays, images, runs)
+        name: _scores(config, settings, dataset, arrays, images, runs)
         for name, arrays in (("best", best), ("initial", initial))
     }
     return {
@@ -165,13 +162,13 @@ def score_few_shot(
 
 def _scores(
     config: RunConfig,
+    settings: FewShotConfig,
     dataset: FederatedDataset,
     arrays: ArrayRecord,
     images: FewShotImages,
     runs: list[Episodes],
 ) -> dict[str, Any]:
     """Return every learner's scores over one backbone."""
-    settings = config.evaluation.few_shot or FewShotConfig()
     model = build.build_model(config, len(dataset.label_names))
     own = exchanged_tensors(model)
     for name, value in to_arrays(arrays).items():
@@ -184,7 +181,8 @@ def _scores(
             tuning = FineTuning(model, inputs, **settings.fine_tuning.model_dump())
             scored = score_runs(tuning, images.numbers, runs, seed=config.seed, name=name)
         else:
-            scored = score_runs(_resolved(name), features, runs, seed=config.seed, name=name)
+            learner = find_learner(name, _WHERE)
+            scored = score_runs(learner, features, runs, seed=config.seed, name=name)
         found[name] = {
             "score": worst(scored).accuracy,
             "runs": [dataclasses.asdict(run) for run in scored],
@@ -199,13 +197,3 @@ def _shape(settings: FewShotConfig) -> EpisodeShape:
 def _inputs(config: RunConfig, dataset: FederatedDataset) -> Inputs:
     channels_last = config.model.memory_format == "channels_last"
     return eval_inputs(dataset, _SPLIT, build.build_transform(config), channels_last)
-
-
-def _resolved(name: str) -> Learner:
-    learner: Learner = resolve(name, LEARNERS, _WHERE)
-    if not callable(learner):
-        raise ConfigError(
-            f"{_WHERE}: expected something to call, found {name}, a {type(learner).__name__}; name "
-            "a function"
-        )
-    return learner

@@ -31,7 +31,7 @@ LAYERS = [
     {"audit"},
     {"tables"},
     {"figures"},
-    {"chart"},
+    {"chart", "few_shot_figure"},
     {"page"},
     {"inspect_data"},
     {"jobs"},  # 5

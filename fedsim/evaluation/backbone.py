@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from fedsim.data.dataset import FederatedDataset
 from fedsim.data.transforms import Transform
 from fedsim.errors import ConfigError, EngineError
-from fedsim.evaluation.few_shot import Episode, Int64s
+from fedsim.evaluation.episodes import Episode, Int64s
 from fedsim.streams import torch_stream
 from fedsim.training.local import laid_out
 from fedsim.training.step import Sgd

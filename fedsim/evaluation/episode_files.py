@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 
 from fedsim.errors import DataError
-from fedsim.evaluation.few_shot import Episodes, Int64s
+from fedsim.evaluation.episodes import Episodes, Int64s
+from fedsim.evaluation.prediction_arrays import read_arrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ def read_features(path: Path) -> LabelledFeatures:
         DataError: The file can't be read, an array is missing or of another form, there are no
             images, or a feature is NaN or infinite.
     """
-    arrays = _read(path, ("features", "classes"))
+    arrays = read_arrays(path, ("features", "classes"))
     features, classes = arrays["features"], arrays["classes"]
     if features.dtype.kind not in "fiub" or features.ndim < 2:
         raise DataError(
@@ -47,7 +47,7 @@ def read_features(path: Path) -> LabelledFeatures:
         raise DataError(
             f"{path}: expected one class, a whole number or a text, for each of "
             f"{len(features)} images, found shape {classes.shape} of {classes.dtype}; store an "
-            "array of shape (images,)"
+            "array of shape (images,), names as text"
         )
     if not features.size:
         raise DataError(f"{path}: expected features, found none; store at least one row")
@@ -87,7 +87,7 @@ def load_episodes(path: Path, num_shots: int = 5) -> list[Episodes]:
     Raises:
         DataError: The file can't be read, or the arrays do not fit one another.
     """
-    arrays = _read(path, ("classes", "indices"), ("num_shots",))
+    arrays = read_arrays(path, ("classes", "indices"), ("num_shots",))
     classes, indices = arrays["classes"], arrays["indices"]
     if (
         classes.dtype.kind not in "iu"
@@ -143,25 +143,3 @@ def _refuse(path: Path, run: int, wrong: npt.NDArray[np.bool_], expected: str, f
             f"{path}, run {run}, episode {bad.argmax()}: expected {expected}, found {found}; use "
             "the features that the episodes were drawn for"
         )
-
-
-def _read(
-    path: Path, names: Sequence[str], optional: Sequence[str] = ()
-) -> dict[str, npt.NDArray[Any]]:
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            known = list(getattr(stored, "files", ()))
-            missing = [name for name in names if name not in known]
-            if missing:
-                raise DataError(
-                    f"{path}: expected arrays called {' and '.join(names)}, found "
-                    f"{', '.join(known) or 'none'}; store {missing[0]}"
-                )
-            return {name: stored[name] for name in (*names, *optional) if name in known}
-    except FileNotFoundError:
-        raise DataError(f"{path}: expected an NPZ file, found no file; check the path") from None
-    except (OSError, ValueError, EOFError, BadZipFile, TypeError, AttributeError) as error:
-        raise DataError(
-            f"{path}: expected an NPZ file of plain arrays, found {error}; write it with "
-            "numpy.savez"
-        ) from error

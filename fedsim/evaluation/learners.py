@@ -7,7 +7,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fedsim.evaluation.few_shot import Episode, Inputs, Int64s
+from fedsim.errors import ConfigError
+from fedsim.evaluation.episodes import Episode, Inputs, Int64s
+from fedsim.evaluation.few_shot import Learner
+from fedsim.plugins import resolve
 
 LEARNERS = {
     name: f"fedsim.evaluation.learners:{name}"
@@ -19,12 +22,31 @@ LEARNERS = {
         "constant",
     )
 }
-"""Short names, for ``fedsim.plugins.resolve``."""
+"""Short names, for ``find_learner``."""
 
 _MOST_STEPS = 50
 _CLOSE = 1e-10  # twice what a step can still gain, over the loss
 
 _Float64s = npt.NDArray[np.float64]
+
+
+def find_learner(name: str, where: str) -> Learner:
+    """Return the learner that a name stands for, as ``fedsim.plugins.resolve`` reads it.
+
+    Args:
+        name: A key of ``LEARNERS``, ``package.module:function`` or ``./file.py:function``.
+        where: The setting, for errors.
+
+    Raises:
+        ConfigError: Nothing has this name, or it can't be called.
+    """
+    learner: Learner = resolve(name, LEARNERS, where)
+    if not callable(learner):
+        raise ConfigError(
+            f"{where}: expected something to call, found {name}, a {type(learner).__name__}; name "
+            "a function"
+        )
+    return learner
 
 
 def nearest_centroid(episode: Episode) -> Int64s:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsim.chart import Chart
-from fedsim.errors import CheckpointError, DataError
+from fedsim.errors import DataError
 from fedsim.evaluation.episode_files import (
     LabelledFeatures,
     check_fit,
@@ -16,20 +16,22 @@ from fedsim.evaluation.episode_files import (
     read_features,
     store_episodes,
 )
-from fedsim.evaluation.few_shot import (
+from fedsim.evaluation.episodes import (
     Episodes,
     EpisodeSeed,
     EpisodeShape,
-    Learner,
-    RunScore,
     class_sizes,
     episodes_of_runs,
+)
+from fedsim.evaluation.few_shot import (
+    Learner,
+    RunScore,
+    recorded_scores,
     score_runs,
     worst,
 )
-from fedsim.evaluation.learners import LEARNERS
-from fedsim.plugins import resolve
-from fedsim.protocols.few_shot_figure import accuracies
+from fedsim.evaluation.learners import find_learner
+from fedsim.few_shot_figure import accuracies
 from fedsim.protocols.output import Findings
 from fedsim.record import RunFolder
 from fedsim.tables import Column, Table
@@ -100,14 +102,12 @@ def score_files(paths: Sequence[Path], draw: Draw, learners: Sequence[str]) -> l
     Args:
         paths: Each a data set, named after its file.
         draw: Where the episodes come from.
-        learners: Names, as ``fedsim.plugins.resolve`` takes them.
+        learners: Names, as ``find_learner`` takes them.
 
     Raises:
         FedsimError: What is wrong with a file, the episodes or a learner.
     """
-    chosen: dict[str, Learner] = {
-        name: resolve(name, LEARNERS, "--learner") for name in (*learners, CONSTANT)
-    }
+    chosen = {name: find_learner(name, "--learner") for name in (*learners, CONSTANT)}
     names = [path.name if path.is_dir() else path.stem for path in paths]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
@@ -208,20 +208,17 @@ def _of_features(path: Path, draw: Draw, learners: Mapping[str, Learner]) -> Dat
 
 def _of_run(path: Path) -> DataSetScores:
     """Return what a run recorded; its initial model's scores beside those of its best."""
-    try:
-        found = RunFolder(path).read_json("summary.json").get("few_shot")
-    except CheckpointError as error:
-        raise DataError(f"{path}: expected a finished run, found none; {error}") from error
+    folder = RunFolder(path)
+    if not folder.finished:
+        raise DataError(f"{path}: expected a finished run, found none; name the folder of one run")
+    found = folder.read_json("summary.json").get("few_shot")
     if found is None:
         raise DataError(
             f"{path}: expected a run with few-shot scores, found one without; set "
             "evaluation.few_shot and run it again"
         )
-    runs = {
-        learner if backbone == "best" else f"{learner}, untrained": [
-            RunScore(**run) for run in of["runs"]
-        ]
-        for learner, backbones in found["learners"].items()
-        for backbone, of in backbones.items()
+    runs = recorded_scores(found, "best") | {
+        f"{learner}, untrained": untrained
+        for learner, untrained in recorded_scores(found, "initial").items()
     }
     return DataSetScores(path.name, {k: v for k, v in found.items() if k != "learners"}, runs)

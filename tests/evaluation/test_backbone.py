@@ -8,7 +8,8 @@ from torch import nn
 
 from fedsim.errors import ConfigError, EngineError
 from fedsim.evaluation.backbone import FineTuning, eval_inputs, features, features_of
-from fedsim.evaluation.few_shot import Episode, EpisodeShape, draw_episodes, score_run
+from fedsim.evaluation.episodes import Episode, EpisodeShape, draw_episodes
+from fedsim.evaluation.few_shot import score_run
 from fedsim.models.cnn import Cnn
 from fedsim.models.resnet import resnet18
 from fedsim.training.local import laid_out

@@ -22,16 +22,14 @@ from fedsim.evaluation.episode_files import (
     read_features,
     store_episodes,
 )
-from fedsim.evaluation.few_shot import (
+from fedsim.evaluation.episodes import (
     Episode,
     Episodes,
     EpisodeShape,
     draw_episodes,
     episodes_of_runs,
-    score_run,
-    score_runs,
-    worst,
 )
+from fedsim.evaluation.few_shot import score_run, score_runs, worst
 
 CASE = Path(__file__).parent / "cases" / "fewshot_digits"
 EXPECTED = json.loads((CASE / "expected.json").read_text())
@@ -253,7 +251,10 @@ def test_stored_episodes_of_other_data(change, message: str) -> None:
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"features": np.zeros((3, 2))}, "arrays called features and classes, found features"),
+        (
+            {"features": np.zeros((3, 2))},
+            r"found no classes among \[\"features\"\]",
+        ),
         ({"features": np.zeros(3), "classes": np.zeros(3, int)}, "a row per image"),
         ({"features": np.zeros((3, 2)), "classes": np.zeros(2, int)}, "one class"),
         ({"features": np.zeros((3, 2)), "classes": np.zeros(3)}, "one class"),
@@ -272,7 +273,7 @@ def test_files_of_features_with_faults(
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="found no file"):
+    with pytest.raises(DataError, match="found No such file"):
         read_features(tmp_path / "none.npz")
     path = tmp_path / "text.npz"
     path.write_text("no zip")

@@ -138,7 +138,7 @@ def test_all_published_ranks(tmp_path: Path) -> None:
 
 def test_the_figures_show_the_numbers() -> None:
     from fedsim.evaluation.few_shot import RunScore
-    from fedsim.protocols.few_shot_figure import accuracies
+    from fedsim.few_shot_figure import accuracies
     from fedsim.protocols.rank_figure import ranks_on_a_line
 
     runs = [RunScore(0.5, 0.02, 0, 0), RunScore(0.4, 0.03, 0, 0)]
@@ -162,16 +162,22 @@ def test_the_figures_show_the_numbers() -> None:
     ("arguments", "fault", "message"),
     [
         (["--learner", "nearest"], ConfigError, "--learner: expected a known name"),
+        (["--learner", "math:pi"], ConfigError, "something to call, found math:pi, a float"),
         (["--queries", "400"], DataError, "at least 405 images of each"),
         (["--ways", "11"], DataError, "num_ways = 11, found 10"),
         (["--ways", "1"], ConfigError, "num_ways"),
-        (["--replay", "none.npz"], DataError, "found no file"),
+        (["--replay", "none.npz"], DataError, "found No such file"),
         (["--store", "no/such/folder.npz", "--episodes", "2"], DataError, "to write to"),
     ],
 )
 def test_faults(digits: Path, arguments: list[str], fault: type[Exception], message: str) -> None:
     with pytest.raises(fault, match=message):
         asked("few-shot", digits / "raw.npz", *arguments)
+
+
+def test_a_folder_of_no_run(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"expected a finished run.*name the folder of one run$"):
+        asked("few-shot", tmp_path)
 
 
 def test_data_sets_have_names_of_their_own(digits: Path, tmp_path: Path) -> None:
@@ -182,6 +188,7 @@ def test_data_sets_have_names_of_their_own(digits: Path, tmp_path: Path) -> None
 
 
 def test_help_has_an_example() -> None:
+    assert "Example: fedsim evaluate flair" in asked("--help")
     for command in ("few-shot", "rank"):
         assert f"Example: fedsim evaluate {command}" in asked(command, "--help")
 

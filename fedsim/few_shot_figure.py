@@ -1,4 +1,4 @@
-"""The figure of ``few-shot``: accuracies with their intervals."""
+"""The figure of few-shot accuracies with their intervals."""
 
 from collections.abc import Mapping, Sequence
 
