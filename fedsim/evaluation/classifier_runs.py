@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedsim.data.faults import shown
-from fedsim.errors import DataError
+from fedsim.errors import ConfigError, DataError
 from fedsim.evaluation.class_prior import Counts, check_labels
 from fedsim.evaluation.prediction_arrays import read_arrays
 from fedsim.evaluation.prediction_files import (
@@ -80,9 +80,12 @@ def read_runs(paths: Sequence[Path], num_classes: int | None = None) -> Classifi
         num_classes: By default the width of ``class_counts``, or else the largest label plus 1.
 
     Raises:
+        ConfigError: ``num_classes`` is below 2.
         DataError: A file that is not of this form, a label out of range, a run that is there twice,
             or runs on different test sets.
     """
+    if num_classes is not None and num_classes < 2:
+        raise ConfigError(f"classes: expected at least 2, found {num_classes}; count all of them")
     runs = []
     for path in paths:
         runs += _npz_runs(path) if path.suffix.lower() == ".npz" else _table_runs(path)

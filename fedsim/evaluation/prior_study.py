@@ -134,6 +134,8 @@ def study_priors(
         )
     if max(ratios) <= 1:
         raise ConfigError("ratios: expected one above 1, found only 1; add 100, say")
+    if bootstrap_seed < 0:
+        raise ConfigError(f"seed: expected a whole number from 0, found {bootstrap_seed}; raise it")
     _check_classes(runs)
     confusions = {
         model: [_confusion(run, runs.num_classes) for run in found]

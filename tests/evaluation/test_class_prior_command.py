@@ -204,7 +204,8 @@ def test_labels_at_one_prevalence(tmp_path: Path) -> None:
         (("--ratios", "0.5,3"), ConfigError, "at least 1"),
         (("--ratios", "nan"), ConfigError, "at least 1"),
         (("--classes", "9"), DataError, "expected a class from 0 to 8, found 9"),
-        (("--classes", "0"), DataError, "class"),
+        (("--classes", "1"), ConfigError, "classes: expected at least 2, found 1"),
+        (("--seed", "-1"), ConfigError, "seed: expected a whole number from 0, found -1"),
     ],
 )
 def test_faulty_options(

@@ -153,6 +153,11 @@ def test_both_kinds_of_tables(tmp_path: Path) -> None:
         "b": {"x": [Result(0.5)], "y": [Result(None)]},
         "a": {"x": [Result(None)], "y": [Result(0.25)]},
     }
+    lines = tmp_path / "table.jsonl"
+    lines.write_text(
+        '{"model": "b", "x": 0.5, "y": "failed"}\n{"model": "a", "x": null, "y": 0.25}'
+    )
+    assert read_scores(lines) == read_scores(wide)
     long = table(
         tmp_path,
         "run,submission,data_set,score,half_width,who\n"
@@ -167,15 +172,16 @@ def test_both_kinds_of_tables(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "expected rows"),
-        ("model,x\n", "expected rows"),
+        ("", "at least one row"),
+        ("model,x\n", "at least one row"),
         ("model\na\n", "one for each data set"),
-        ("model,x,x\na,1,2\n", "'x' twice"),
+        ("model,x,x\na,1,2\n", '"x" 2 times'),
         ("model,x\na,1\na,2\n", "line 3: expected a new submission, found 'a'"),
-        ("model,x\na\n", "line 2: expected 2 cells, found 1"),
+        ("model,x\na\n", "line 2: expected 2 fields.*found 1"),
         ("model,x\na,good\n", "line 2, column x: expected a finite number.*'good'"),
         ("model,x\na,inf\n", "found 'inf'"),
         ("submission,data_set,score\na,x,1\na,x,2\n", "line 3: .*a, x again"),
+        ("submission,data_set,scor\na,x,1\n", 'column "score", .*rename "scor" to it'),
         ("submission,data_set,score\na,,1\n", "line 2: expected a submission and a data set"),
         ("submission,data_set,score,half_width\na,x,1,-1\n", "half width of at least 0"),
     ],
@@ -186,7 +192,7 @@ def test_tables_with_faults(tmp_path: Path, text: str, message: str) -> None:
 
 
 def test_files_that_are_no_tables(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="found no file"):
+    with pytest.raises(DataError, match="no such file"):
         read_scores(tmp_path / "none.csv")
     path = tmp_path / "latin.csv"
     path.write_bytes(b"model,x\n\xff,1\n")
