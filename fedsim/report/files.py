@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fedsim.comparison import COMPARED, SCORES, Difference
+from fedsim.evaluation.few_shot import recorded_scores
 from fedsim.report.classes import class_scores
 from fedsim.report.gather import Entry, Group
 from fedsim.report.reproduce import command_of
@@ -18,8 +19,10 @@ _EPSILONS = ("epsilon_as_run", "epsilon_at_noise_cohort", "example_epsilon_max")
 
 
 def csv_tables(groups: Sequence[Group]) -> tuple[Table, ...]:
-    """Return what is written beside the page: runs, settings, classes and rounds."""
-    return (_runs(groups), _settings(groups), _classes(groups), _rounds(groups))
+    """Return what is written beside the page: runs, settings, classes, rounds, few-shot scores."""
+    few_shot = _few_shot(groups)
+    always = (_runs(groups), _settings(groups), _classes(groups), _rounds(groups))
+    return (*always, few_shot) if few_shot.rows else always
 
 
 def _runs(groups: Sequence[Group]) -> Table:
@@ -116,6 +119,23 @@ def _rounds(groups: Sequence[Group]) -> Table:
         for line in run.lines
     ]
     return _table("rounds", names, rows)
+
+
+def _few_shot(groups: Sequence[Group]) -> Table:
+    names = ("test_split", "setting", "seed", "learner", "backbone", "run", "accuracy")
+    rows = [
+        (
+            *(group.title, entry.name, run.summary["seed"], learner, backbone, number),
+            *(score.accuracy, score.half_width),
+        )
+        for group, entry in _entries(groups)
+        for run in entry.runs
+        if run.summary.get("few_shot")
+        for backbone in ("best", "initial")
+        for learner, scores in recorded_scores(run.summary["few_shot"], backbone).items()
+        for number, score in enumerate(scores)
+    ]
+    return _table("few_shot", (*names, "half_width"), rows)
 
 
 def _entries(groups: Sequence[Group]) -> Iterator[tuple[Group, Entry]]:

@@ -19,10 +19,12 @@ from fedsim.report.charts import (
     user_chart,
 )
 from fedsim.report.classes import class_scores
+from fedsim.report.few_shot import few_shot_charts, few_shot_scores, few_shot_table
 from fedsim.report.files import csv_tables
 from fedsim.report.gather import Gathered, Group
 from fedsim.report.partition import partition_charts
 from fedsim.report.per_user import user_scores
+from fedsim.report.prevalence import prevalence_table
 from fedsim.report.reproduce import (
     differing_table,
     reproduce_text,
@@ -118,6 +120,13 @@ def _sections(group: Group, number: int, num_groups: int) -> Iterator[Section]:
     yield from _privacy_curve(group, titled("Privacy and utility"), suffix)
     yield _classes(group, titled("Classes"), suffix)
     yield _users(group, titled("Users"), suffix)
+    few_shot = few_shot_scores(group)
+    if few_shot:
+        yield Section(
+            titled("New classes"),
+            charts=tuple(few_shot_charts(few_shot, suffix)),
+            tables=(few_shot_table(few_shot, suffix),),
+        )
     charts, text = partition_charts(group, suffix)
     yield Section(titled("Data"), text, charts=tuple(charts))
     table = privacy_table(group, suffix)
@@ -151,6 +160,9 @@ def _privacy_curve(group: Group, title: str, suffix: str) -> Iterator[Section]:
 def _classes(group: Group, title: str, suffix: str) -> Section:
     chart = class_chart(group, suffix)
     tables = class_tables(group, suffix)
+    at_prevalence = prevalence_table(group, suffix)
+    if at_prevalence is not None:
+        tables += (at_prevalence,)
     if chart is None:
         return Section(title, tables=tables)
     entries = [group.reference, *group.private, *(e for e in group.others if not e.is_private)]
