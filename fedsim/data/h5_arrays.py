@@ -12,6 +12,7 @@ from h5py import h5d, h5s
 from PIL import Image
 
 from fedsim.data.faults import Faults, shown
+from fedsim.data.h5_heaps import Heaps
 
 # What HDF5 and h5py raise where a file is damaged.
 HDF5_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError)
@@ -27,12 +28,14 @@ class DataGroup:
         partition: The group right below the root.
         name: The path below it; h5py makes nested groups of an id with ``/``.
         datasets: The arrays by name.
+        heaps: Where the file keeps texts of any length.
         faults: Takes what is wrong.
     """
 
     partition: str
     name: str
     datasets: Mapping[str, h5d.DatasetID]
+    heaps: Heaps
     faults: Faults
 
     @property
@@ -92,6 +95,9 @@ class DataGroup:
         if shape is None or len(shape) != rank or _kind(dtype) != kind:
             expected = f"{kind} in one dimension" if rank else f"a single {kind}"
             self._note(name, expected, f"{dtype} of shape {shape}")
+            return None
+        if dtype.kind == "O" and not self.heaps.are_sound(dataset):
+            self._note(name, kind, "data that can't be read (the heap of texts is damaged)")
             return None
         try:
             array = np.empty(shape, dtype)

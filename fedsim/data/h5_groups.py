@@ -15,6 +15,7 @@ from h5py import h5d, h5g, h5l, h5o
 
 from fedsim.data.faults import Faults
 from fedsim.data.h5_arrays import HDF5_ERRORS, DataGroup, one_line
+from fedsim.data.h5_heaps import Heaps
 from fedsim.errors import DataError
 
 PARTITIONS = ("train", "val", "dev", "test")
@@ -35,6 +36,7 @@ class GroupedFile:
 
     def __init__(self, file: h5py.File, faults: Faults) -> None:
         self._faults = faults
+        self._heaps = Heaps(file)
         self._seen: set[int] = set()
         self.partitions: dict[str, h5g.GroupID] = {}
         self.metadata: DataGroup | None = None
@@ -42,7 +44,7 @@ class GroupedFile:
             if name == METADATA and isinstance(item, h5g.GroupID):
                 found = self._items(item, f"/{name}")
                 arrays = {key: value for key, value in found if isinstance(value, h5d.DatasetID)}
-                self.metadata = DataGroup(name, "", arrays, faults)
+                self.metadata = DataGroup(name, "", arrays, self._heaps, faults)
             elif name in PARTITIONS and isinstance(item, h5g.GroupID):
                 self.partitions[name] = item
             else:
@@ -74,7 +76,7 @@ class GroupedFile:
                 else:
                     inner.append((f"{name}/{key}", item))
             if arrays:
-                yield DataGroup(partition, name, arrays, self._faults)
+                yield DataGroup(partition, name, arrays, self._heaps, self._faults)
             elif not inner:
                 self._faults.add(f"/{partition}/{name}: expected arrays, found an empty group")
             waiting += reversed(inner)
