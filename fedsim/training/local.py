@@ -1,7 +1,8 @@
 """Local training: what one user does in one round. There is no other such function."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from fedsim.arrays import Arrays
 from fedsim.data.dataset import Examples
 from fedsim.data.transforms import Transform
+from fedsim.training.ahead import ahead
 from fedsim.training.step import GradientFn, Sgd
 
 
@@ -72,27 +74,35 @@ def train_locally(
     optimizer = Sgd(
         settings.learning_rate, settings.momentum, settings.weight_decay, settings.max_grad_norm
     )
-    batches = poisson_batches if settings.poisson else shuffled_batches
-    # Without augmentation an image's input is the same in every epoch: make it once.
-    inputs = (
-        None
-        if transform.is_random
-        else laid_out(transform.eval_batch(examples.images), settings.channels_last)
-    )
     total_loss, num_seen = torch.zeros(()), 0
-    for batch in batches(len(examples), settings.batch_size, settings.epochs, generator):
-        batch_inputs = (
-            inputs[batch]
-            if inputs is not None
-            else laid_out(
-                transform.train_batch(examples.images[batch], generator), settings.channels_last
-            )
-        )
-        loss, gradients = gradient(batch_inputs, examples.labels[batch])
-        optimizer.step(parameters, gradients)
-        total_loss += loss
-        num_seen += len(batch)
+    with closing(_prepared(examples, transform, settings, generator)) as batches:
+        for inputs, labels in batches:
+            loss, gradients = gradient(inputs, labels)
+            optimizer.step(parameters, gradients)
+            total_loss += loss
+            num_seen += len(labels)
     return LocalResult(len(examples), float(total_loss) / num_seen if num_seen else 0.0)
+
+
+def _prepared(
+    examples: Examples, transform: Transform, settings: LocalSettings, generator: torch.Generator
+) -> Generator[tuple[torch.Tensor, torch.Tensor], None, None]:
+    """Return the inputs and labels of every step; augmented ones are made a step ahead."""
+    draw = poisson_batches if settings.poisson else shuffled_batches
+    batches = draw(len(examples), settings.batch_size, settings.epochs, generator)
+    if transform.is_random:
+        return ahead(
+            (
+                laid_out(
+                    transform.train_batch(examples.images[batch], generator), settings.channels_last
+                ),
+                examples.labels[batch],
+            )
+            for batch in batches
+        )
+    # Without augmentation an image's input is the same in every epoch: make it once.
+    inputs = laid_out(transform.eval_batch(examples.images), settings.channels_last)
+    return ((inputs[batch], examples.labels[batch]) for batch in batches)
 
 
 def shuffled_batches(
