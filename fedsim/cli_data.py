@@ -11,6 +11,7 @@ import typer
 from fedsim.errors import ConfigError
 
 if TYPE_CHECKING:
+    from fedsim.config import DataConfig
     from fedsim.data.index import StoredImages
 
 data_app = typer.Typer(help="Convert data sets and look at them.", no_args_is_help=True)
@@ -94,20 +95,11 @@ def partition(
 
     Example: fedsim data partition experiments/quickstart.yaml iid.csv data.partition.method=iid
     """
-    from fedsim.config_file import load_runs
-
-    runs = load_runs(file, overrides or [])
-    dealt = {(run.data.source, run.data.partition): run.data for run in runs.values()}
-    if len(dealt) > 1:
-        raise ConfigError(
-            f"{file}: expected runs that share data.source and data.partition, found {len(dealt)} "
-            "of these; choose one, like data.partition.method=iid"
-        )
+    data = _shared_data(file, overrides or [])
 
     from fedsim.build import open_images
     from fedsim.data.partition_file import write_partition
 
-    (data,) = dealt.values()
     index = open_images(data).index
     write_partition(index, destination)
     _, num_users = index.users_of("train")
@@ -120,6 +112,10 @@ def inspect(
     source: Annotated[
         str, typer.Argument(help="What data.source may be, or a YAML file whose data is meant.")
     ] = "openclipart",
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="dotted.key=value, wins over the YAML file."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for a page, figures and tables.")] = None,
     labels: Annotated[
         LabelSet | None, typer.Option(help="Look closely at one label set only.")
@@ -127,7 +123,10 @@ def inspect(
 ) -> None:
     """Tell what is in SOURCE: users, images, labels, and how far users differ.
 
-    Example: fedsim data inspect openclipart --out openclipart-inspected
+    A YAML file's train images are shown as data.partition deals them to users.
+
+    Examples: fedsim data inspect openclipart --out openclipart-inspected;
+    fedsim data inspect experiments/quickstart.yaml data.partition.method=iid
     """
     from rich.console import Console
     from rich.markup import escape
@@ -138,7 +137,7 @@ def inspect(
     label_sets = LABEL_SETS if labels is None else (labels.value,)
     console = Console()
     with Console(stderr=True).status(f"reading {escape(source)}"):
-        images, more_facts = _images_of(source)
+        images, more_facts = _images_of(source, overrides or [])
         inspection = inspect_images(
             images, label_sets, with_charts=out is not None, more_facts=more_facts
         )
@@ -147,23 +146,35 @@ def inspect(
         print(f"\nPage, figures and tables: {write(inspection, out)}")
 
 
-def _images_of(source: str) -> "tuple[StoredImages, list[tuple[str, str]]]":
+def _images_of(source: str, overrides: list[str]) -> "tuple[StoredImages, list[tuple[str, str]]]":
     """Open what SOURCE means, or the data of a file of runs; return it and what to tell of it."""
-    if not source.lower().endswith((".yaml", ".yml")):
-        from fedsim.data.scan import open_whole
-        from fedsim.data.sources import scanner_of
+    if source.lower().endswith((".yaml", ".yml")):
+        from fedsim.build import open_images
 
-        return open_whole(scanner_of(source)), []
-    from fedsim.build import open_images
+        data = _shared_data(Path(source), overrides)
+        partition = ", ".join(f"{name}: {value}" for name, value in data.partition)
+        return open_images(data), [("run file", source), ("partition", partition)]
+    if overrides:
+        raise ConfigError(
+            f"{source}: expected a YAML file, whose settings {overrides[0]!r} could override, "
+            "found another source; leave it out"
+        )
+    from fedsim.data.scan import open_whole
+    from fedsim.data.sources import scanner_of
+
+    return open_whole(scanner_of(source)), []
+
+
+def _shared_data(file: Path, overrides: list[str]) -> "DataConfig":
+    """Return the data of a file's runs, which must all be dealt the same images alike."""
     from fedsim.config_file import load_runs
 
-    runs = load_runs(Path(source), [])
-    dealt = {(run.data.source, run.data.partition): run.data for run in runs.values()}
+    found = [run.data for run in load_runs(file, overrides).values()]
+    dealt = {(data.source, data.population_size, data.partition): data for data in found}
     if len(dealt) > 1:
         raise ConfigError(
-            f"{source}: expected runs that share data.source and data.partition, found "
-            f"{len(dealt)} of these; keep one of them in a file of its own"
+            f"{file}: expected runs that share data.source, data.population_size and "
+            f"data.partition, found {len(dealt)} of these; choose one, like "
+            "data.partition.method=iid"
         )
-    (data,) = dealt.values()
-    partition = ", ".join(f"{name}: {value}" for name, value in data.partition)
-    return open_images(data), [("run file", source), ("partition", partition)]
+    return next(iter(dealt.values()))

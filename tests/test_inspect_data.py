@@ -22,7 +22,7 @@ from fedsim.cli import app
 from fedsim.data.index import About, ImageIndex, ImageRecord, Pixels
 from fedsim.data.scan import open_whole
 from fedsim.data.sources import OPENCLIPART, scanner_of
-from fedsim.errors import DataError
+from fedsim.errors import ConfigError, DataError
 from fedsim.inspect_data.charts import sheet_chart
 from fedsim.inspect_data.measure import measure_labels
 from fedsim.inspect_data.report import Inspection, inspect_images, show, write
@@ -241,6 +241,46 @@ def test_a_dealt_collection_is_inspected_as_it_is_dealt(tmp_path: Path) -> None:
     row = re.search(r"^ *all +285 +([\d.]+) +\S+ +([\d.]+) ", result.output, re.MULTILINE)
     assert row is not None, result.output
     assert float(row[1]) > float(row[2]) + 0.1
+
+
+def test_overrides_choose_what_is_inspected(tmp_path: Path) -> None:
+    file = tmp_path / "two.yaml"
+    file.write_text(
+        "name: two\ndata: {source: openclipart}\n"
+        "sweep: {data.partition: [{method: iid}, {method: by_user}]}\n"
+    )
+    command = ["data", "inspect", str(file), "--labels", "coarse"]
+    both = CliRunner().invoke(app, command)
+    assert isinstance(both.exception, ConfigError)
+    assert "data.partition, found 2 of these; choose one" in str(both.exception)
+    file.write_text("name: one\ndata: {source: openclipart}\n")
+    result = CliRunner().invoke(app, [*command, "data.partition={method: iid_constant}"])
+    assert result.exit_code == 0, result.output
+    assert re.search(r"^ *train +88 +4,364 ", result.output, re.MULTILINE), result.output
+    assert "images_per_user: 50" in result.output
+    result = CliRunner().invoke(
+        app, ["data", "inspect", "openclipart", "data.partition.method=iid"]
+    )
+    assert isinstance(result.exception, ConfigError)
+    assert "expected a YAML file" in str(result.exception)
+
+
+def test_populations_of_two_sizes_are_not_taken_for_one(tmp_path: Path) -> None:
+    file = tmp_path / "sizes.yaml"
+    file.write_text(
+        "name: sizes\ndata: {source: synthetic}\nsweep: {data.population_size: [30, 60]}\n"
+    )
+    result = CliRunner().invoke(app, ["data", "inspect", str(file)])
+    assert isinstance(result.exception, ConfigError)
+    assert "data.population_size" in str(result.exception)
+    result = CliRunner().invoke(app, ["data", "partition", str(file), str(tmp_path / "p.csv")])
+    assert isinstance(result.exception, ConfigError)
+
+
+def test_a_class_is_told_from_a_path() -> None:
+    result = CliRunner().invoke(app, ["data", "inspect", "my_package.mine:Mine"])
+    assert isinstance(result.exception, DataError)
+    assert "found what looks like a class" in str(result.exception)
 
 
 def test_faults_are_told(tmp_path: Path) -> None:

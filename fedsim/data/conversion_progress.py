@@ -30,7 +30,9 @@ def shown_progress(console: Console) -> Iterator[Report]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True) as bars:
-        tasks = {stage: bars.add_task(stage, total=None) for stage in ("reading",)}
+        tasks = {
+            "reading": bars.add_task("reading", total=None)
+        }  # seen while the source is scanned
 
         def report(stage: str, done: int, total: int) -> None:
             if stage not in tasks:

@@ -107,7 +107,8 @@ def scanner_of(source: str, population_size: int | None = None) -> Callable[[], 
     raise DataError(
         f'data source {source!r}: expected "openclipart", "synthetic", a .h5 or .hdf5 file made by '
         f"fedsim, ml-flair or pfl-research, a folder with {METADATA}, a .csv file or a folder with "
-        f"one, or a .parquet file or a folder with some, found {_found(path)}; correct the path"
+        "one, or a .parquet file or a folder with some, found "
+        f"{_found(source, path)}; correct the path"
     )
 
 
@@ -133,7 +134,9 @@ def _hdf5_scanner_of(path: Path) -> Callable[[Path], Scan]:
     return scan_flair_hdf5
 
 
-def _found(path: Path) -> str:
+def _found(source: str, path: Path) -> str:
     if path.is_dir():
         return "a folder without it"
+    if ":" in source and not path.exists():
+        return "what looks like a class, whose examples can be trained on only"
     return "a file of another kind" if path.exists() else "nothing there"
