@@ -14,10 +14,11 @@ from fedsim.config import (
     PooledUserLevelConfig,
     RunConfig,
 )
-from fedsim.data.dataset import FederatedDataset
+from fedsim.data.dataset import FederatedDataset, UserTable
 from fedsim.privacy.spending import PooledExampleSpending, PrivacySpending
 from fedsim.training.pooled import (
     ExampleLevelSteps,
+    MeanLossOfUser,
     OptimizerSettings,
     PooledSteps,
     PooledTrainer,
@@ -92,6 +93,11 @@ def build_pooled(
     return PooledTrainer(model, steps, optimizer, seed=config.seed), spending
 
 
+def pooled_cohort(settings: PooledUserLevelConfig, users: UserTable, seed: int) -> CohortSampler:
+    """Make the sampler of the baseline under user-level DP."""
+    return CohortSampler(users, settings.cohort_size, "poisson", seed)
+
+
 def _user_level(
     settings: PooledUserLevelConfig,
     config: RunConfig,
@@ -103,8 +109,13 @@ def _user_level(
     started_with = (state or {}).get("central", {}).get("noise_multiplier")
     setting = pooled_setting(settings, len(users), config)
     central = central_spending(setting, started_with=started_with)
-    cohort = CohortSampler(users, settings.cohort_size, "poisson", config.seed)
-    steps = UserLevelSteps(model, batches, cohort, central.mechanism, seed=config.seed)
+    steps = UserLevelSteps(
+        [p for p in model.parameters() if p.requires_grad],
+        MeanLossOfUser(model, batches),
+        pooled_cohort(settings, users, config.seed),
+        central.mechanism,
+        seed=config.seed,
+    )
     spending = PrivacySpending(central, None, steps_per_epoch=steps.per_epoch)
     if state:
         spending.load_state_dict(state)

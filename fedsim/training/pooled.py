@@ -1,7 +1,7 @@
 """Training on the pooled train split: plainly, or under DP per image or per user."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from fedsim.arrays import Arrays, add_clipped, one_thread
-from fedsim.cohort import CohortSampler
-from fedsim.data.dataset import FederatedDataset
+from fedsim.data.dataset import FederatedDataset, UserTable
 from fedsim.data.transforms import Transform
 from fedsim.errors import EngineError
 from fedsim.models.initialize import exchanged_tensors
@@ -25,12 +24,12 @@ from fedsim.training.step import mean_gradient
 
 @dataclass(frozen=True)
 class PooledStep:
-    """One optimizer step.
+    """What one optimizer step takes, or what one user gives to it.
 
     Attributes:
         gradients: One per trainable parameter, in the order of ``model.parameters()``.
-        loss: Summed over the step's images; not private.
-        num_examples: Images of the step.
+        loss: Summed over the images; not private.
+        num_examples: Images.
         figures: What else is known about it.
     """
 
@@ -110,50 +109,100 @@ class ExampleLevelSteps:
             yield PooledStep(gradients, float(loss), len(batch))
 
 
+class Cohorts(Protocol):
+    """Draws users: a ``CohortSampler``."""
+
+    @property
+    def users(self) -> UserTable:
+        """The population."""
+        ...
+
+    @property
+    def cohort_size(self) -> int:
+        """C."""
+        ...
+
+    def draw(self, round_num: int) -> npt.NDArray[np.int64]:
+        """Return positions in the table."""
+        ...
+
+
+UserGradient = Callable[[int, torch.Generator], PooledStep]
+"""From a user's position in the table, and where draws come from, to what the user alone gives."""
+
+
+class MeanLossOfUser:
+    """The gradient of the mean loss over all of a user's images.
+
+    Args:
+        model: Whose loss.
+        batches: Where the images are read.
+    """
+
+    def __init__(self, model: nn.Module, batches: TrainBatches) -> None:
+        self._gradient, self._batches = mean_gradient(model), batches
+        num_images = batches.dataset.users("train").num_images
+        self._offsets = np.concatenate([[0], np.cumsum(num_images)])
+
+    def __call__(self, user: int, generator: torch.Generator) -> PooledStep:
+        """Return it, for a user's position in the table."""
+        indices = np.arange(self._offsets[user], self._offsets[user + 1])
+        loss, gradients = self._gradient(*self._batches.read(indices, generator))
+        return PooledStep(gradients, float(loss), len(indices))
+
+
 class UserLevelSteps:
     """User-level DP: Poisson cohorts of users, each user's gradient clipped.
 
-    A user's gradient is that of the mean loss over all their images. What the central mechanism
-    does with a round's updates it does here with a step's gradients.
+    What the central mechanism does with a round's updates it does here with a step's gradients.
+
+    Args:
+        parameters: The trainable ones, in the order of the gradients.
+        gradient: One user's.
+        cohort: Draws users.
+        mechanism: Clipping norm, noise and denominator.
+        seed: The run's seed.
     """
 
     def __init__(
         self,
-        model: nn.Module,
-        batches: TrainBatches,
-        cohort: CohortSampler,
+        parameters: list[torch.Tensor],
+        gradient: UserGradient,
+        cohort: Cohorts,
         mechanism: CentralGaussian,
         *,
         seed: int,
     ) -> None:
-        self._gradient, self._batches = mean_gradient(model), batches
-        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._parameters, self._gradient = parameters, gradient
         self._cohort, self._mechanism, self._seed = cohort, mechanism, seed
         self.per_epoch = math.ceil(len(cohort.users) / cohort.cohort_size)
-        self._offsets = np.concatenate([[0], np.cumsum(cohort.users.num_images)])
 
     def of_epoch(self, epoch: int) -> Iterator[PooledStep]:
         """Yield ``ceil(N / cohort_size)`` steps."""
-        for step in range((epoch - 1) * self.per_epoch + 1, epoch * self.per_epoch + 1):
-            yield self._step(step)
+        for number in range((epoch - 1) * self.per_epoch + 1, epoch * self.per_epoch + 1):
+            yield self.step(number)
 
-    def _step(self, step: int) -> PooledStep:
+    def step(self, number: int) -> PooledStep:
+        """Return a step, counted from 1 over all epochs.
+
+        Raises:
+            EngineError: A user's gradient is not finite.
+        """
         mechanism = self._mechanism
-        generator = torch_stream(self._seed, "pooled batches", step)
+        generator = torch_stream(self._seed, "pooled batches", number)
         total = [torch.zeros_like(p).contiguous() for p in self._parameters]
         norms, loss, num_examples = [], 0.0, 0
-        for user in self._cohort.draw(step):
-            indices = np.arange(self._offsets[user], self._offsets[user + 1])
-            summed, gradients = self._gradient(*self._batches.read(indices, generator))
-            norm = add_clipped(total, gradients, mechanism.clipping_norm)
+        for user in self._cohort.draw(number):
+            own = self._gradient(int(user), generator)
+            norm = add_clipped(total, own.gradients, mechanism.clipping_norm)
             if not math.isfinite(norm):
                 raise EngineError(
-                    f"step {step}, user {self._cohort.users.ids[user]!r}: expected a finite "
+                    f"step {number}, user {self._cohort.users.ids[user]!r}: expected a finite "
                     "gradient, found NaN or infinity; lower the learning rate, or check the data"
                 )
             norms.append(norm)
-            loss, num_examples = loss + float(summed), num_examples + len(indices)
-        figures = mechanism.release({str(i): t for i, t in enumerate(total)}, norms, step)
+            loss, num_examples = loss + own.loss, num_examples + own.num_examples
+        figures = mechanism.release({str(i): t for i, t in enumerate(total)}, norms, number)
         torch._foreach_div_(total, mechanism.denominator)
         return PooledStep(total, loss, num_examples, figures)
 

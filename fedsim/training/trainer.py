@@ -69,8 +69,11 @@ class Trainer:
             split: Of the examples.
             of: A train user, or the examples' numbers; none if nothing is known to come.
         """
-        numbers = self._numbers_of(of) if isinstance(of, str) else np.asarray(of, dtype=np.int64)
-        self._coming = None if numbers is None else (split, numbers)
+        if isinstance(of, str):
+            index = self._index_of(of)
+            self._coming = None if index is None else (split, self._numbers_of(index))
+        else:
+            self._coming = split, np.asarray(of, dtype=np.int64)
 
     def stop(self) -> None:
         """Stop reading ahead."""
@@ -87,13 +90,13 @@ class Trainer:
             received: What was sent, which the model holds already; not to be written to. None
                 for the model's arrays as they are.
         """
-        numbers = self._numbers_of(user)
-        if numbers is None:
+        index = self._index_of(user)
+        if index is None:
             raise DataError(
                 f"round {round_num}: expected a user of the train split, found {user!r}; check the "
                 "data that this process reads"
             )
-        examples = self._load("train", numbers)
+        examples = self._load("train", self._numbers_of(index))
         keys = (round_num, user)
         gradient = self._plain_gradient
         if self._private_gradient is not None:
@@ -103,10 +106,9 @@ class Trainer:
             )
         if self._part is None:
             return self._train(gradient, examples, keys)
-        index = bisect_left(self._users.ids, user)
         if received is None:
             received = {name: tensor.detach().clone() for name, tensor in self.arrays.items()}
-        client = self._client(user, round_num, received, examples, index)
+        client = self._client(index, round_num, received, examples)
         state = client.state
         self._part.start(client)
         result = self._train(_adjusted(gradient, self._part, client), examples, keys)
@@ -134,9 +136,7 @@ class Trainer:
                 torch_stream(self._seed, "batches", *keys),
             )
 
-    def _client(
-        self, user: str, round_num: int, received: Arrays, examples: Examples, index: int
-    ) -> Client:
+    def _client(self, index: int, round_num: int, received: Arrays, examples: Examples) -> Client:
         parameters = {name: tensor for name, tensor in self.arrays.items() if tensor.requires_grad}
 
         def inputs() -> torch.Tensor:
@@ -154,7 +154,7 @@ class Trainer:
                 return self._plain_gradient(inputs(), examples.labels)[1]
 
         return Client(
-            user=user,
+            user=self._users.ids[index],
             round_num=round_num,
             num_examples=len(examples),
             learning_rate=self._settings.learning_rate,
@@ -214,10 +214,12 @@ class Trainer:
         logits: torch.Tensor = self._model(inputs)
         return logits
 
-    def _numbers_of(self, user: str) -> npt.NDArray[np.int64] | None:
+    def _index_of(self, user: str) -> int | None:
         index = bisect_left(self._users.ids, user)
-        if index == len(self._users) or self._users.ids[index] != user:
-            return None
+        known = index < len(self._users) and self._users.ids[index] == user
+        return index if known else None
+
+    def _numbers_of(self, index: int) -> npt.NDArray[np.int64]:
         return np.arange(self._offsets[index], self._offsets[index + 1])
 
     def _load(self, split: str, numbers: npt.NDArray[np.int64]) -> Examples:

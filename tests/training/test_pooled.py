@@ -17,7 +17,12 @@ from fedsim.loss import label_mean_loss
 from fedsim.privacy.accounting import GaussianRounds, epsilon
 from fedsim.privacy.central import CentralGaussian
 from fedsim.privacy.per_sample import PrivateGradient
-from fedsim.training.pooled import ExampleLevelSteps, TrainBatches, UserLevelSteps
+from fedsim.training.pooled import (
+    ExampleLevelSteps,
+    MeanLossOfUser,
+    TrainBatches,
+    UserLevelSteps,
+)
 
 DATA = TinyDataset()
 USERS = DATA.users("train")
@@ -40,7 +45,9 @@ def user_gradients() -> list[torch.Tensor]:
 def user_level(clipping_norm: float, cohort_size: int, **kwargs) -> UserLevelSteps:
     mechanism = CentralGaussian(clipping_norm, 0.0, cohort_size, cohort_size, 0, **kwargs)
     sampler = CohortSampler(USERS, cohort_size, "poisson", 0)
-    return UserLevelSteps(tiny_model(), BATCHES, sampler, mechanism, seed=0)
+    model = tiny_model()
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    return UserLevelSteps(parameters, MeanLossOfUser(model, BATCHES), sampler, mechanism, seed=0)
 
 
 def flat(gradients: list[torch.Tensor]) -> torch.Tensor:
