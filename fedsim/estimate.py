@@ -16,6 +16,7 @@ from fedsim.config import RunConfig
 from fedsim.data.dataset import FederatedDataset
 from fedsim.errors import FedsimError
 from fedsim.jobs import Job
+from fedsim.kept_by_users import client_states_mb
 from fedsim.models.initialize import exchanged_tensors
 
 _SECONDS_TO_START = 4.0  # a process, its checks, the intervals on test
@@ -31,7 +32,7 @@ class Cost:
 
     Attributes:
         seconds: On one core; NaN where it could not be measured.
-        disk_mb: Of its folder.
+        disk_mb: Of its folder, with all that users may come to keep there.
     """
 
     seconds: float
@@ -65,7 +66,9 @@ def estimate_costs(jobs: list[Job]) -> dict[str, Cost]:
             arrays = exchanged_tensors(build.build_model(config, len(dataset.label_names)))
             sizes[alike] = sum(tensor.numel() * tensor.element_size() for tensor in arrays.values())
         seconds = _seconds(job, config, dataset, paces[alike])
-        costs[job.run_id] = Cost(seconds, _ARRAYS_IN_A_CHECKPOINT * sizes[alike] / 1e6)
+        model_mb, num_users = sizes[alike] / 1e6, len(dataset.users("train"))
+        states_mb = 0.0 if job.baseline else client_states_mb(config, num_users, model_mb)
+        costs[job.run_id] = Cost(seconds, _ARRAYS_IN_A_CHECKPOINT * model_mb + states_mb)
     return costs
 
 

@@ -24,6 +24,7 @@ from fedsim.data.synthetic import POPULATION_SIZE
 from fedsim.data.synthetic_labels import COARSE_NAMES, FINE_NAMES
 from fedsim.errors import FedsimError, noted, raise_together
 from fedsim.jobs import Job, jobs_of
+from fedsim.kept_by_users import client_states_mb
 from fedsim.models.initialize import exchanged_tensors
 from fedsim.privacy.ledger import ExampleLedger
 from fedsim.privacy.spending import PrivacySpending
@@ -188,19 +189,16 @@ def _sizes(config: RunConfig, num_users: int) -> Entry:
     ours = strategy if isinstance(strategy, CohortStrategy) else None
     arrays = exchanged_tensors(build.build_model(config, _num_labels(config)))
     model = sum(tensor.numel() * tensor.element_size() for tensor in arrays.values())
-    beside = ours.sent_along(arrays) if ours else {}
+    beside = ours.checked_sent_along(arrays, 1) if ours else {}
     update = model + sum(tensor.numel() * tensor.element_size() for tensor in beside.values())
-    part = ours.client_part() if ours else None
-    federated = config.federated
-    with_state = min(num_users, federated.num_rounds * federated.cohort_size) if part else 0
     return {
         "num_parameters": sum(tensor.numel() for tensor in arrays.values()),
         "update_mb": update / 1e6,
         # Sums are folded as replies come; any other strategy holds every reply of a round.
         "replies_held_mb": update
         / 1e6
-        * (1 if isinstance(strategy, SumStrategy) else federated.cohort_size),
-        "client_states_mb": model / 1e6 * with_state * (part.state_copies if part else 0),
+        * (1 if isinstance(strategy, SumStrategy) else config.federated.cohort_size),
+        "client_states_mb": client_states_mb(config, num_users, model / 1e6),
     }
 
 

@@ -27,14 +27,14 @@ LAYERS = [
     {"build_privacy"},  # 4
     {"build"},
     {"build_pooled", "run_few_shot"},
-    {"check"},
-    {"audit"},
+    {"check", "kept_by_users"},
     {"tables"},
     {"figures"},
     {"chart", "few_shot_figure"},
     {"page"},
     {"inspect_data"},
     {"jobs"},  # 5
+    {"audit"},
     {"over_users", "run_users"},
     {"comparison"},
     {"reporter", "estimate", "plan", "display", "strategy_list"},

@@ -9,6 +9,8 @@ from typer.testing import CliRunner
 from fedsim.cli import app
 from fedsim.config import RunConfig
 from fedsim.errors import ConfigError
+from fedsim.estimate import estimate_costs
+from fedsim.jobs import Job
 from fedsim.plan import plan_runs
 
 FLAIR = """
@@ -104,6 +106,25 @@ def test_what_users_keep_is_planned(tmp_path) -> None:
     )
     assert few["client_states_mb"] == pytest.approx(600 * 11_185_233 * 4 / 1e6)
     assert plan_runs({"x": RunConfig.model_validate({"name": "x"})})[0]["client_states_mb"] == 0
+
+
+def test_a_run_s_estimate_counts_what_users_keep() -> None:
+    """Four models for the checkpoint; all 285 users take part in 20 rounds of 20, and keep one."""
+    jobs = [
+        Job(name, RunConfig.model_validate(QUICK | {"strategy": {"name": name}}))
+        for name in ("fedavg", "scaffold")
+    ]
+    costs = estimate_costs(jobs)
+    model_mb = costs["fedavg"].disk_mb / 4
+    assert costs["scaffold"].disk_mb == pytest.approx((4 + 285) * model_mb)
+
+
+QUICK = {
+    "name": "quick",
+    "data": {"source": "openclipart", "image_size": 16},
+    "model": {"name": "cnn", "channels": [4]},
+    "federated": {"num_rounds": 20, "cohort_size": 20},
+}
 
 
 def test_private_baselines_are_planned_too() -> None:
