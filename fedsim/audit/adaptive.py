@@ -4,7 +4,7 @@ import math
 
 from fedsim.audit.claims import Subject
 from fedsim.audit.findings import Finding, chi_square_bounds, figure, judged, not_applicable
-from fedsim.audit.rounds import Answer, Rounds, directed, rounds_with, stand_in
+from fedsim.audit.rounds import Answer, directed, rounds_with, stand_in
 from fedsim.privacy.central import AdaptiveClipping
 
 _RULE = "adaptive clipping: all updates "
@@ -30,9 +30,9 @@ def _step(
 ) -> Finding:
     """Let exactly C users reply with updates of one size, without noise."""
     claims = subject.claims
-    update = directed(subject.arrays, size * claims.clipping_norm, subject.seed)
     round_num, users = next(rounds_with(subject.cohort, claims.cohort_size))
-    rounds = Rounds(subject, subject.noiseless())
+    rounds = subject.rounds(subject.noiseless())
+    update = directed(rounds.sent, size * claims.clipping_norm, subject.seed)
     present = users[: claims.cohort_size]
     released = rounds.play(round_num, lambda user: Answer(update), present=present)
     claimed = math.exp(adaptive.learning_rate * direction)
@@ -52,13 +52,13 @@ def _count_noise(subject: Subject, adaptive: AdaptiveClipping) -> Finding:
     claims = subject.claims
     if claims.noise_multiplier == 0:
         return not_applicable(_COUNT, "no noise is claimed")
-    rounds, squares = Rounds(subject), 0.0
+    rounds, squares = subject.rounds(), 0.0
     claimed = claims.cohort_size / 20
     rounds.play(1, present=[])
     for round_num in range(1, _COUNT_ROUNDS + 1):
         rounds.restart(subject.make_mechanism())
         # Whom a round asks does not matter when nobody replies.
-        released = rounds.aggregate(round_num, [])
+        released = rounds.release(round_num, {})
         moved = math.log(released.next_norm / released.clipping_norm)
         share = adaptive.quantile - moved / adaptive.learning_rate
         squares += ((share - 0.5) * claims.cohort_size / claimed) ** 2

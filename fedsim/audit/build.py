@@ -10,8 +10,11 @@ from fedsim.audit.claims import Claims, Subject
 from fedsim.audit.conduct import StrategyUnderTest, audit_conduct
 from fedsim.audit.findings import Finding, not_applicable
 from fedsim.audit.mechanism import MECHANISM_CHECKS, audit_mechanism
+from fedsim.audit.pooled_rounds import PooledRounds
 from fedsim.audit.rounds import stand_in
-from fedsim.build_privacy import central_spending, federated_setting
+from fedsim.audit.strategy_rounds import StrategyRounds
+from fedsim.build_pooled import pooled_cohort
+from fedsim.build_privacy import central_spending, federated_setting, pooled_setting
 from fedsim.cohort import CohortSampler
 from fedsim.cohort_strategy import CohortStrategy
 from fedsim.config import RunConfig
@@ -19,10 +22,12 @@ from fedsim.config_file import parse_yaml
 from fedsim.data.dataset import UserTable
 from fedsim.errors import ConfigError, PrivacyError
 from fedsim.foreign import ForeignStrategy
+from fedsim.jobs import jobs_of
 from fedsim.models.initialize import exchanged_tensors
 from fedsim.privacy.central import CentralGaussian
 from fedsim.strategy import SumStrategy
 from fedsim.streams import numpy_stream
+from fedsim.training.pooled import UserLevelSteps
 
 STATED_CLAIMS = Claims(
     clipping_norm=1.0,
@@ -42,22 +47,26 @@ _FOREIGN = "fedsim refuses central DP with a strategy whose aggregation is not a
 def audit_runs(
     runs: dict[str, RunConfig], progress: Callable[[str], None] = lambda run_id: None
 ) -> dict[str, list[Finding]]:
-    """Audit the federated runs of a file; none is trained.
+    """Audit the runs of a file, and their baselines under user-level DP; none is trained.
 
     Args:
         runs: By their id.
         progress: Told each run's id before it is audited.
 
     Returns:
-        Every run's findings, by its id; none for a run without central DP.
+        The findings by run or baseline; none for a run without central DP.
     """
     findings: dict[str, list[Finding]] = {}
-    for run_id, config in runs.items():
-        progress(run_id)
-        private = config.privacy.central is not None
-        findings[run_id] = (
-            audit_mechanism(subject_of(build.with_defaults(config))) if private else []
-        )
+    for job in jobs_of({run_id: build.with_defaults(config) for run_id, config in runs.items()}):
+        if job.baseline in ("plain", "example_level"):
+            continue
+        progress(job.run_id)
+        subject = None
+        if job.baseline == "user_level":
+            subject = pooled_subject_of(job.config)
+        elif job.config.privacy.central is not None:
+            subject = subject_of(job.config)
+        findings[job.run_id] = audit_mechanism(subject) if subject else []
     return findings
 
 
@@ -77,11 +86,38 @@ def subject_of(config: RunConfig) -> Subject:
     spending = central_spending(setting)
     model = build.build_model(config, len(dataset.label_names))
     build.check_private_model(config, model)
+    cohort = build.build_cohort(config, users)
     return Subject(
-        make_strategy=partial(_sum_strategy, config),
-        cohort=build.build_cohort(config, users),
+        start=partial(StrategyRounds, partial(_sum_strategy, config), cohort),
+        cohort=cohort,
         make_mechanism=lambda: replace(spending.mechanism),
         arrays={name: tensor.detach() for name, tensor in exchanged_tensors(model).items()},
+        claims=Claims.of_run(setting, spending),
+        seed=config.seed,
+    )
+
+
+def pooled_subject_of(config: RunConfig) -> Subject:
+    """Build the real parts of the pooled baseline under user-level DP.
+
+    Raises:
+        ConfigError: The settings ask for none.
+    """
+    settings = config.centralized.user_level if config.centralized else None
+    if settings is None:
+        raise ConfigError(
+            "centralized.user_level: expected settings to audit, found none; add the section"
+        )
+    dataset = build.build_dataset(config)
+    users = dataset.users("train")
+    setting = pooled_setting(settings, len(users), config)
+    spending, model = central_spending(setting), build.build_model(config, len(dataset.label_names))
+    cohort = pooled_cohort(settings, users, config.seed)
+    return Subject(
+        start=partial(PooledRounds, partial(UserLevelSteps, seed=config.seed), cohort),
+        cohort=cohort,
+        make_mechanism=lambda: replace(spending.mechanism),
+        arrays={name: p.detach() for name, p in model.named_parameters() if p.requires_grad},
         claims=Claims.of_run(setting, spending),
         seed=config.seed,
     )
@@ -144,8 +180,9 @@ def _private(
     if not isinstance(plain, SumStrategy):
         return [not_applicable(name, _FOREIGN) for name in MECHANISM_CHECKS]
     claims = STATED_CLAIMS
+    make_strategy = partial(_sum_strategy, config)
     subject = Subject(
-        make_strategy=partial(_sum_strategy, config),
+        start=partial(StrategyRounds, make_strategy, cohort),
         cohort=cohort,
         make_mechanism=partial(claims.mechanism, config.seed),
         arrays=stand_in(config.seed),
@@ -153,7 +190,7 @@ def _private(
         seed=config.seed,
     )
     try:
-        subject.make_strategy(cohort, subject.make_mechanism())
+        make_strategy(cohort, subject.make_mechanism())
     except ConfigError as error:  # weights by examples, or a sum of its own
         return [not_applicable(name, f"fedsim refuses it: {error}") for name in MECHANISM_CHECKS]
     return audit_mechanism(subject)

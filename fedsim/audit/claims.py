@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from fedsim.arrays import Arrays
+from fedsim.audit.rounds import Rounds
 from fedsim.build_privacy import CentralSetting
 from fedsim.cohort import CohortSampler, Sampling
 from fedsim.privacy.accounting import Accountant, GaussianRounds
 from fedsim.privacy.central import AdaptiveClipping, CentralGaussian
 from fedsim.privacy.spending import CentralSpending
-from fedsim.strategy import SumStrategy
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,8 @@ class Subject:
     """What is audited: makers of the real parts, and the claims about them.
 
     Attributes:
-        make_strategy: Returns a new strategy, composed with a sampler and a mechanism.
+        start: From a model and a mechanism to rounds of what is audited: ``StrategyRounds`` or
+            ``PooledRounds`` but for these two.
         cohort: The sampler.
         make_mechanism: Returns the mechanism in the state of the first round.
         arrays: A model with the names and shapes of the run's. It stays as it is: nothing trains.
@@ -125,7 +126,7 @@ class Subject:
         seed: Of the draws that the audit makes.
     """
 
-    make_strategy: Callable[[CohortSampler, CentralGaussian], SumStrategy]
+    start: Callable[[Arrays, CentralGaussian], Rounds]
     cohort: CohortSampler
     make_mechanism: Callable[[], CentralGaussian]
     arrays: Arrays
@@ -135,6 +136,10 @@ class Subject:
     def on(self, arrays: Arrays) -> "Subject":
         """Return the same parts on another model."""
         return replace(self, arrays=arrays)
+
+    def rounds(self, mechanism: CentralGaussian | None = None) -> Rounds:
+        """Return new rounds on the model, by default with the mechanism as it is at first."""
+        return self.start(self.arrays, mechanism or self.make_mechanism())
 
     def noiseless(self) -> CentralGaussian:
         """Return the mechanism with its noise switched off."""

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from fedsim.audit.claims import Claims, Subject
 from fedsim.audit.findings import Finding, chi_square_bounds, figure, judged, within_sigmas
-from fedsim.audit.rounds import Rounds, rounds_with, stand_in
+from fedsim.audit.rounds import rounds_with, stand_in
 
 _FEWEST_ROUNDS, _MOST_ROUNDS = 1000, 4000
 _TIMES_DRAWN = 30  # how often a user is drawn on average, if the rounds allow
@@ -89,10 +89,10 @@ def _frequencies(counts: npt.NDArray[np.int64], num_rounds: int, claims: Claims)
 
 
 def _asked(subject: Subject) -> Finding:
-    """Compare who gets a message with who was drawn."""
+    """Compare who is asked with who was drawn."""
     subject = subject.on(stand_in(subject.seed))
     round_num, drawn = next(rounds_with(subject.cohort))
-    asked = Rounds(subject).play(round_num, present=[]).asked
+    asked = subject.rounds().play(round_num).asked
     return judged(
         "cohorts: the users drawn are those asked",
         f"{len(drawn)} users",

@@ -11,7 +11,8 @@ from flwr.serverapp.strategy import Strategy
 
 from fedsim.arrays import Arrays, one_thread
 from fedsim.audit.findings import Finding, collected, figure, judged
-from fedsim.audit.rounds import Answer, Answers, MadeUpClients, directed, nothing, stand_in
+from fedsim.audit.rounds import Answer, Answers, directed, nothing, stand_in
+from fedsim.audit.strategy_rounds import MadeUpClients
 from fedsim.cohort import CohortSampler
 from fedsim.errors import FedsimError
 from fedsim.flower_seam import to_arrays, to_record

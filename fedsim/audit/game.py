@@ -10,22 +10,16 @@ Viswanath 2015). Errors that were measured therefore refute every smaller epsilo
 
 import functools
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from flwr.app import Message, MessageType, MetricRecord, RecordDict
 
-from fedsim.arrays import Arrays
 from fedsim.audit.claims import Claims, Subject
 from fedsim.audit.findings import Finding, figure, judged, not_applicable
-from fedsim.audit.rounds import Rounds, directed, flattened
-from fedsim.cohort_strategy import node_id
-from fedsim.flower_seam import to_record
+from fedsim.audit.rounds import Answer, directed, flattened
 from fedsim.privacy.accounting import epsilon
 from fedsim.streams import torch_stream
-from fedsim.update_sum import ARRAYS, METRICS
 
 Floats = npt.NDArray[np.float64]
 
@@ -125,23 +119,6 @@ def _bounds(world_0: Floats, world_1: Floats, threshold: float, delta: float) ->
     ]
 
 
-@dataclass(frozen=True)
-class _Canary:
-    """A user who always replies with the same update, far beyond the clipping norm."""
-
-    position: int
-    update: Arrays
-    like: Arrays
-
-    def replies(self, sign: float) -> list[Message]:
-        own = {name: self.like[name] + sign * change for name, change in self.update.items()}
-        trained = {**self.like, **own}
-        metrics = MetricRecord({"num-examples": 1, "train_loss": 0.0})
-        content = RecordDict({ARRAYS: to_record(trained), METRICS: metrics})
-        asked = Message(RecordDict(), node_id(self.position), MessageType.TRAIN, group_id="canary")
-        return [Message(content, reply_to=asked)]
-
-
 def _play(subject: Subject, with_canary: bool) -> Floats:
     """Play all trials of a world and score each by its log-likelihood ratio.
 
@@ -152,19 +129,21 @@ def _play(subject: Subject, with_canary: bool) -> Floats:
     claims, seed = subject.claims, subject.seed
     stream = torch_stream(seed, "audit game")
     subject = subject.on({"numbers": torch.randn(_NUMBERS, generator=stream)})
-    update = directed(subject.arrays, _OVER_CLIP * claims.clipping_norm, seed)
+    rounds, scores = subject.rounds(), np.zeros(GAME_TRIALS)
+    update = directed(rounds.sent, _OVER_CLIP * claims.clipping_norm, seed)
     direction = flattened(update) / flattened(update).norm()
-    rounds, scores = Rounds(subject), np.zeros(GAME_TRIALS)
-    canary = _Canary(len(subject.cohort.users) // 2, update, rounds.sent)
+    position = len(subject.cohort.users) // 2
+    canary = subject.cohort.users.ids[position]
     rounds.play(1, present=[])
     sign = 1 if with_canary else (-1 if claims.replaces else 0)
+    answer = Answer({name: sign * change for name, change in update.items()})
     round_num = GAME_TRIALS * GAME_ROUNDS if with_canary else 0
     for trial in range(GAME_TRIALS):
         rounds.restart(subject.make_mechanism())
         for _ in range(GAME_ROUNDS):
             round_num += 1
-            drawn = sign != 0 and canary.position in subject.cohort.draw(round_num)
-            released = rounds.aggregate(round_num, canary.replies(sign) if drawn else [])
+            drawn = sign != 0 and position in subject.cohort.draw(round_num)
+            released = rounds.release(round_num, {canary: answer} if drawn else {})
             along = float(released.flat @ direction)
             scores[trial] += _log_likelihood_ratio(claims, along, released.clipping_norm)
     return scores

@@ -16,7 +16,7 @@ from fedsim.audit.findings import (
     judged,
     within_sigmas,
 )
-from fedsim.audit.rounds import Rounds, few_of, flattened, rounds_with
+from fedsim.audit.rounds import few_of, flattened, rounds_with
 
 _DRAWS = 100_000  # the standard deviation is then known to 0.22 %
 _FEWEST_ROUNDS, _MOST_ROUNDS = 4, 100
@@ -77,12 +77,12 @@ def check_noise(subject: Subject) -> list[Finding]:
 
 
 def _drawn(subject: Subject) -> NoiseDraws:
-    sizes = [tensor.numel() for tensor in subject.arrays.values()]
-    draws = NoiseDraws(list(subject.arrays), sizes, [0.0] * len(sizes))
+    rounds = subject.rounds()
+    sizes = [tensor.numel() for tensor in rounds.sent.values()]
+    draws = NoiseDraws(list(rounds.sent), sizes, [0.0] * len(sizes))
     num_rounds = min(max(math.ceil(_DRAWS / sum(sizes)), _FEWEST_ROUNDS), _MOST_ROUNDS)
-    rounds = Rounds(subject)
     for round_num, users in islice(rounds_with(subject.cohort), num_rounds):
-        present = few_of(users, subject.arrays) if draws.num_rounds else []
+        present = few_of(users, rounds.sent) if draws.num_rounds else []
         released = rounds.play(round_num, present=present)
         draws.add(released.total, subject.claims.noise_stddev_sum(released.clipping_norm))
     return draws
@@ -101,9 +101,9 @@ def _printed(subject: Subject, claimed: float) -> Finding:
 
 def _no_noise(subject: Subject) -> Finding:
     round_num, users = next(rounds_with(subject.cohort))
-    largest = float(
-        Rounds(subject).play(round_num, present=few_of(users, subject.arrays)).flat.abs().max()
-    )
+    rounds = subject.rounds()
+    released = rounds.play(round_num, present=few_of(users, rounds.sent))
+    largest = float(released.flat.abs().max())
     return judged(
         "noise: std on the sum", "0", figure(largest), largest == 0, "there is noise without sigma"
     )
@@ -149,7 +149,7 @@ def _fresh(subject: Subject, draws: NoiseDraws) -> list[Finding]:
     first = next(rounds_with(subject.cohort))[0]
     mechanism = subject.make_mechanism()
     other = replace(mechanism, seed=mechanism.seed + 1)
-    again = Rounds(subject, other).play(first, present=[])
+    again = subject.rounds(other).play(first, present=[])
     sets = [*draws.rounds, _thinned(again.flat)]
     between = [_correlation(a, b) for a, b in combinations(sets, 2)]
     parts = torch.split(again.flat, draws.sizes)

@@ -1,24 +1,16 @@
-"""Rounds of the real strategy and engine, with clients that make their updates up."""
+"""What a round of what is audited looks like: who answers what, and what is released."""
 
-import copy
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import torch
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
 
 from fedsim.arrays import Arrays
-from fedsim.audit.claims import Subject
 from fedsim.cohort import CohortSampler
-from fedsim.engines.in_process import InProcessGrid
 from fedsim.errors import PrivacyError
-from fedsim.flower_seam import to_arrays, to_record
 from fedsim.privacy.central import CentralGaussian
-from fedsim.strategy import SumStrategy
 from fedsim.streams import torch_stream
-from fedsim.update_sum import ARRAYS, FOLD, METRICS, USER
 
 _FEWEST_REPLIES, _MOST_NUMBERS = 8, 20_000_000  # of one round's replies together
 _ROUNDS_TRIED = 10_000
@@ -26,10 +18,10 @@ _ROUNDS_TRIED = 10_000
 
 @dataclass(frozen=True)
 class Answer:
-    """What a made-up client replies.
+    """What a made-up user replies.
 
     Attributes:
-        update: Trained minus received arrays; None for zero.
+        update: What enters the sum, once clipped; None for zero.
         num_examples: How many examples it says it has seen.
     """
 
@@ -46,69 +38,13 @@ def nothing(user: str) -> Answer:
     return Answer()
 
 
-class MadeUpClients:
-    """The engine of this machine, in which nobody trains.
-
-    Args:
-        arrays: Arrays with the names, shapes and dtypes that travel.
-        num_users: Users of the population.
-    """
-
-    def __init__(self, arrays: Arrays, num_users: int) -> None:
-        self._answers: Answers = nothing
-        self.grid = InProcessGrid(self._client_app, arrays, num_users=num_users)
-
-    def replies(
-        self,
-        messages: list[Message],
-        answers: Answers,
-        *,
-        present: Collection[str] | None = None,
-        folded: bool = True,
-    ) -> Any:
-        """Return the replies to a round's messages.
-
-        Args:
-            messages: From ``configure_train``.
-            answers: Who replies what.
-            present: Users whose replies arrive; None for all.
-            folded: Whether the engine folds a block's replies by the rule that came with the
-                messages; otherwise the strategy has to.
-        """
-        self._answers = answers
-        if present is not None:
-            messages = [message for message in messages if user_of(message) in present]
-        if not folded:
-            messages = [_without_fold(message) for message in messages]
-        return self.grid.send_and_receive(messages)
-
-    def _client_app(self) -> ClientApp:
-        app = ClientApp()
-
-        @app.train()
-        def train(message: Message, context: Context) -> Message:
-            answer = self._answers(user_of(message))
-            received = to_arrays(next(iter(message.content.array_records.values())))
-            update = answer.update
-            trained = {  # what travels beside the model comes back as it was
-                name: a + update[name] if update is not None and name in update else a.clone()
-                for name, a in received.items()
-            }
-            metrics = MetricRecord({"num-examples": answer.num_examples, "train_loss": 0.0})
-            return Message(
-                RecordDict({ARRAYS: to_record(trained), METRICS: metrics}), reply_to=message
-            )
-
-        return app
-
-
 @dataclass(frozen=True)
 class Released:
     """What came of a round.
 
     Attributes:
-        total: What the strategy was given for its server step, times C: the released sum.
-        asked: Users to whom messages went, in order.
+        total: What the strategy's, or the optimizer's, step is given, times C: the released sum.
+        asked: Users who were asked, in order.
         clipping_norm: S in this round.
         next_norm: S in the next one.
     """
@@ -124,29 +60,14 @@ class Released:
         return flattened(self.total)
 
 
-class Rounds:
-    """Plays rounds of one strategy with one mechanism on a model that stays as it is.
-
-    The strategy's server step is replaced by one that keeps what it is given of the model: a step
-    need not be linear, and what privacy rests on is what the step gets to see.
-
-    Args:
-        subject: What is audited.
-        mechanism: One for these rounds alone, since it may adapt; by default a new one.
+class Rounds(Protocol):
+    """Rounds of the real parts on a model that stays as it is; the users' answers are made up.
 
     Attributes:
-        sent: What travels to users: the model, and what the strategy sends beside it.
+        sent: What an update's arrays are like: the model's, and what a strategy sends beside it.
     """
 
-    def __init__(self, subject: Subject, mechanism: CentralGaussian | None = None) -> None:
-        self.mechanism = mechanism or subject.make_mechanism()
-        self.strategy = subject.make_strategy(subject.cohort, self.mechanism)
-        self._kept = keep_released(self.strategy)
-        beside = self.strategy.checked_sent_along(subject.arrays, 1)
-        self.sent = {**subject.arrays, **beside}
-        self._clients = MadeUpClients(self.sent, len(subject.cohort.users))
-        self._record = to_record(subject.arrays)
-        self._cohort, self._denominator = subject.cohort, subject.claims.cohort_size
+    sent: Arrays
 
     def play(
         self,
@@ -156,39 +77,23 @@ class Rounds:
         present: Collection[str] | None = None,
         folded: bool = True,
     ) -> Released:
-        """Play a round; the arguments are those of ``MadeUpClients.replies``."""
-        messages = self.strategy.configure_train(
-            round_num, self._record, ConfigRecord(), self._clients.grid
-        )
-        replies = self._clients.replies(messages, answers, present=present, folded=folded)
-        return self.aggregate(round_num, replies, [user_of(message) for message in messages])
+        """Play a round.
 
-    def aggregate(
-        self, round_num: int, replies: Iterable[Message], asked: Sequence[str] = ()
-    ) -> Released:
-        """Play a round from its replies on, once another one has been played."""
-        norm = self.mechanism.clipping_norm
-        self.strategy.aggregate_train(round_num, replies)
-        mean = self._kept.pop()
-        total = {name: tensor * self._denominator for name, tensor in mean.items()}
-        return Released(total, list(asked), norm, self.mechanism.clipping_norm)
+        Args:
+            round_num: From 1.
+            answers: Who replies what.
+            present: Users whose replies arrive, of those who are asked; None for all.
+            folded: Whether what trains folds the replies, where that is done in two places.
+        """
+        ...
+
+    def release(self, round_num: int, replies: Mapping[str, Answer]) -> Released:
+        """Play a round in which these users reply, whoever was drawn, once another was played."""
+        ...
 
     def restart(self, mechanism: CentralGaussian) -> None:
         """Go on with a mechanism in the state of the first round."""
-        self.mechanism = mechanism
-        self.strategy.compose(self._cohort, mechanism)
-
-
-def keep_released(strategy: SumStrategy) -> list[Arrays]:
-    """Make a strategy keep what its server step is given, in the list that is returned."""
-    kept: list[Arrays] = []
-
-    def keep(round_num: int, arrays: Arrays, update: Arrays) -> Arrays:
-        kept.append({name: update[name].clone() for name in arrays})
-        return arrays
-
-    strategy.server_step = keep  # type: ignore[method-assign]
-    return kept
+        ...
 
 
 def rounds_with(cohort: CohortSampler, at_least: int = 1) -> Iterator[tuple[int, list[str]]]:
@@ -244,20 +149,3 @@ def directed(like: Arrays, norm: float, seed: int, *keys: int) -> Arrays:
 def flattened(arrays: Arrays) -> torch.Tensor:
     """Return all numbers as one float64 vector."""
     return torch.cat([tensor.detach().double().reshape(-1) for tensor in arrays.values()])
-
-
-def user_of(message: Message) -> str:
-    """Return the user whom a message addresses."""
-    for config in message.content.config_records.values():
-        if USER in config:
-            return str(config[USER])
-    raise PrivacyError(
-        "messages: expected the user's id in each, found one without; derive the strategy from "
-        "fedsim.strategy.SumStrategy"
-    )
-
-
-def _without_fold(message: Message) -> Message:
-    plain = copy.copy(message)
-    plain.content = RecordDict({k: v for k, v in message.content.items() if k != FOLD})
-    return plain

@@ -10,7 +10,6 @@ from fedsim.audit.findings import Finding, figure, judged
 from fedsim.audit.rounds import (
     Answer,
     Answers,
-    Rounds,
     directed,
     few_of,
     nothing,
@@ -31,19 +30,19 @@ def check_clipping(subject: Subject) -> list[Finding]:
     norm = subject.claims.clipping_norm
     bounded, kept = 0.0, 0.0
     round_num, users = next(rounds_with(subject.cohort))
-    huge = directed(subject.arrays, _HUGE * norm, subject.seed)
-    small = directed(subject.arrays, norm / 2, subject.seed)
+    sent = subject.rounds().sent
+    huge = directed(sent, _HUGE * norm, subject.seed)
+    small = directed(sent, norm / 2, subject.seed)
+    present = few_of(users, sent)
     for folded in (True, False):
         for update in (huge, small):
             answers = _one(users[0], Answer(update))
-            rounds = Rounds(subject, subject.noiseless())
-            total = rounds.play(
-                round_num, answers, present=few_of(users, subject.arrays), folded=folded
-            ).flat
+            rounds = subject.rounds(subject.noiseless())
+            total = rounds.play(round_num, answers, present=present, folded=folded).flat
             if update is huge:
                 bounded = max(bounded, float(total.norm()))
             else:
-                kept = max(kept, float((total - _as_sent(subject.arrays, small)).norm()))
+                kept = max(kept, float((total - _as_sent(sent, small)).norm()))
     return [
         judged(
             "clipping: an update of 1000 S",
@@ -71,14 +70,15 @@ def check_sensitivity(subject: Subject) -> list[Finding]:
     subject = subject.on({name: a.double() for name, a in subject.arrays.items()})
     claims, largest = subject.claims, 0.0
     round_num, users = next(rounds_with(subject.cohort))
+    sent = subject.rounds().sent
     for number, size in enumerate((1.0, _HUGE)):
-        update = directed(subject.arrays, size * claims.clipping_norm, subject.seed, number)
-        others = directed(subject.arrays, claims.clipping_norm / 3, subject.seed, 10 + number)
+        update = directed(sent, size * claims.clipping_norm, subject.seed, number)
+        others = directed(sent, claims.clipping_norm / 3, subject.seed, 10 + number)
         sums = []
         for neighbour in (False, True):
-            present = few_of(users, subject.arrays)[int(neighbour and not claims.replaces) :]
+            present = few_of(users, sent)[int(neighbour and not claims.replaces) :]
             answers = _neighbour(users[0], update, others, -1 if neighbour else 1)
-            sums.append(Rounds(subject).play(round_num, answers, present=present).flat)
+            sums.append(subject.rounds().play(round_num, answers, present=present).flat)
         largest = max(largest, float((sums[0] - sums[1]).norm()))
     bound = claims.sensitivity(claims.clipping_norm)
     how = "replaced" if claims.replaces else "added or removed"
@@ -101,10 +101,10 @@ def check_denominator(subject: Subject) -> list[Finding]:
     """
     subject = subject.on(stand_in(subject.seed))
     claims = subject.claims
-    update = directed(subject.arrays, claims.clipping_norm / 2, subject.seed)
-    sent = _as_sent(subject.arrays, update)
+    rounds = subject.rounds(subject.noiseless())
+    update = directed(rounds.sent, claims.clipping_norm / 2, subject.seed)
+    sent = _as_sent(rounds.sent, update)
     implied, sizes = [], []
-    rounds = Rounds(subject, subject.noiseless())
     for number, (round_num, users) in enumerate(islice(rounds_with(subject.cohort), 4)):
         present = users[: max(1, len(users) // (1 + number % 2))]
         rounds.restart(subject.noiseless())  # the norm may have adapted
@@ -129,14 +129,15 @@ def check_denominator(subject: Subject) -> list[Finding]:
 def check_weights(subject: Subject) -> list[Finding]:
     """Let one user say 1 example, then 1,000."""
     subject = subject.on(stand_in(subject.seed))
-    update = directed(subject.arrays, subject.claims.clipping_norm / 2, subject.seed)
+    sent = subject.rounds().sent
+    update = directed(sent, subject.claims.clipping_norm / 2, subject.seed)
     round_num, users = next(rounds_with(subject.cohort))
     moved = 1.0
     for folded in (True, False):
         sums = []
         for num_examples in (1, 1000):
             answers = _one(users[-1], Answer(update, num_examples))
-            rounds = Rounds(subject, subject.noiseless())
+            rounds = subject.rounds(subject.noiseless())
             sums.append(rounds.play(round_num, answers, folded=folded).flat)
         moved = max(moved, float(sums[1].norm() / sums[0].norm()), key=lambda ratio: abs(ratio - 1))
     return [

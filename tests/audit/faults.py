@@ -2,10 +2,14 @@
 
 import numpy as np
 import torch
+from subjects import SendsAlong
 
+from fedsim.arrays import add_clipped
 from fedsim.cohort import CohortSampler
+from fedsim.flower_seam import to_arrays, to_record
 from fedsim.privacy.central import CentralGaussian
 from fedsim.streams import torch_stream
+from fedsim.training.pooled import PooledStep, UserLevelSteps
 from fedsim.update_sum import FoldRule
 from fedsim_strategies.fedavg import FedAvg
 
@@ -117,6 +121,14 @@ class MatricesOnly(CentralGaussian):
         return super()._add_noise({n: t for n, t in total.items() if t.ndim}, round_num)
 
 
+class ModelOnly(CentralGaussian):
+    """Leaves what travels beside the model as it is."""
+
+    def _add_noise(self, total, round_num):
+        model = {name: t for name, t in total.items() if not name.startswith("beside")}
+        return super()._add_noise(model, round_num)
+
+
 class SameNoiseInEveryArray(CentralGaussian):
     """Starts the stream again for every array."""
 
@@ -140,6 +152,42 @@ class Unclipped(FedAvg):
 
     def _rule(self):
         return FoldRule(self.weighting)
+
+
+class BesideUnclipped(SendsAlong):
+    """Sums what travels beside the model by itself, and does not clip it."""
+
+    def compose(self, cohort, mechanism=None):  # past the check of compose
+        self._cohort, self._mechanism = cohort, mechanism
+
+    def _fold(self):
+        return {}
+
+    def aggregate_train(self, server_round, replies):
+        extra = {name: torch.zeros_like(t) for name, t in self._beside().items()}
+        kept = []
+        for reply in replies:
+            arrays = to_arrays(reply.content["arrays"])
+            for name, sent in self._beside().items():
+                extra[name] += arrays[name] - sent
+            reply.content["arrays"] = to_record({**arrays, **self._beside()})
+            kept.append(reply)
+        step = self.server_step
+        self.server_step = lambda round_num, arrays, update: step(
+            round_num,
+            arrays,
+            {
+                name: t + extra[name] / self._mechanism.denominator if name in extra else t
+                for name, t in update.items()
+            },
+        )
+        try:
+            return super().aggregate_train(server_round, kept)
+        finally:
+            self.server_step = step
+
+    def _beside(self):
+        return {name: t for name, t in self._sent.items() if name.startswith("beside")}
 
 
 class UnclippedByTheEngine(FedAvg):
@@ -178,3 +226,43 @@ class SameCohort(CohortSampler):
 
     def draw(self, round_num):
         return super().draw(1)
+
+
+class _OwnSteps(UserLevelSteps):
+    """Steps of the pooled baseline, written once more."""
+
+    def step(self, number):
+        total, norms = [torch.zeros_like(p) for p in self._parameters], []
+        for user in self._cohort.draw(number):
+            own = self._gradient(int(user), torch.Generator())
+            norms.append(add_clipped(total, own.gradients, self._bound(), self._weight(own)))
+        figures = self._mechanism.release({str(i): t for i, t in enumerate(total)}, norms, number)
+        torch._foreach_div_(total, self._mechanism.denominator)
+        return PooledStep(total, 0.0, 0, figures)
+
+    def _bound(self):
+        return self._mechanism.clipping_norm
+
+    def _weight(self, own):
+        return 1.0
+
+
+class UnclippedSteps(_OwnSteps):
+    """Leaves clipping out."""
+
+    def _bound(self):
+        return float("inf")
+
+
+class CountsImages(_OwnSteps):
+    """Weights users by their images."""
+
+    def _weight(self, own):
+        return float(own.num_examples)
+
+
+class AsksTheNextCohort(UserLevelSteps):
+    """Takes users of another step than the sampler draws."""
+
+    def step(self, number):
+        return super().step(number + 1)

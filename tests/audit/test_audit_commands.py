@@ -26,7 +26,7 @@ class Unclipped(SumStrategy):
 
 @pytest.fixture(autouse=True)
 def short_game(monkeypatch) -> None:
-    monkeypatch.setattr(game, "GAME_TRIALS", 200)
+    monkeypatch.setattr(game, "GAME_TRIALS", 60)
 
 
 def invoke(*arguments: str):
@@ -34,14 +34,16 @@ def invoke(*arguments: str):
 
 
 def test_every_run_is_audited_and_passes() -> None:
-    result = invoke("mechanism", QUICKSTART, "--json")
+    baseline = "centralized.user_level={epochs: 1, clipping_norm: 0.5, noise_multiplier: 1}"
+    result = invoke("mechanism", QUICKSTART, baseline, "--json")
     assert result.exit_code == 0, result.output
     audited = json.loads(result.stdout)
     assert audited["fedavg-seed0"] == []
-    verdicts = {row["name"]: row["verdict"] for row in audited["central_dp-seed0"]}
-    assert verdicts.pop("adaptive clipping") == "not applicable"
-    assert set(verdicts.values()) == {"pass"}
-    assert len(verdicts) >= 14
+    for run_id in ("central_dp-seed0", "centralized_user_level-seed0"):
+        verdicts = {row["name"]: row["verdict"] for row in audited[run_id]}
+        assert verdicts.pop("adaptive clipping") == "not applicable"
+        assert set(verdicts.values()) == {"pass"}
+        assert len(verdicts) >= 14
 
 
 def test_a_run_without_central_dp_has_nothing_to_audit(tmp_path) -> None:

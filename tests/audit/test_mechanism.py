@@ -1,10 +1,12 @@
 """The audit passes on fedsim's own parts, and sees every fault that is planted in them."""
 
+from functools import partial
+
 import faults
 import numpy as np
 import pytest
 from scipy.stats import beta
-from subjects import ADAPTIVE, failed, subject
+from subjects import ADAPTIVE, SendsAlong, failed, pooled_subject, subject
 
 from fedsim.audit import game
 from fedsim.audit.adaptive import check_adaptive_clipping
@@ -21,27 +23,45 @@ from fedsim.audit.sums import (
 )
 from fedsim.errors import PrivacyError
 from fedsim_strategies.fedadam import FedAdam
-from fedsim_strategies.fedavg import FedAvg
+
+
+@pytest.fixture
+def short_game(monkeypatch) -> None:
+    monkeypatch.setattr(game, "GAME_TRIALS", 60)
+
 
 TRICK = {"noise_cohort_size": 80}
 ADAPTS = {"adaptive": ADAPTIVE, "noise_multiplier": 0.8}
 
 
-@pytest.mark.parametrize("strategy", [FedAvg, FedAdam])
 @pytest.mark.parametrize("adaptive", [{}, ADAPTS])
 @pytest.mark.parametrize("sampling", ["poisson", "fixed_size"])
 @pytest.mark.parametrize("noise_cohort", [{}, TRICK])
-def test_fedsims_own_parts_pass(strategy, adaptive, sampling, noise_cohort, monkeypatch) -> None:
-    monkeypatch.setattr(game, "GAME_TRIALS", 200)
-    audited = subject(strategy=strategy, sampling=sampling, **adaptive, **noise_cohort)
+def test_fedsims_own_parts_pass(adaptive, sampling, noise_cohort, short_game) -> None:
+    findings = audit_mechanism(subject(sampling=sampling, **adaptive, **noise_cohort))
+    assert failed(findings) == set(), findings
+    assert len(findings) > 12
+
+
+@pytest.mark.parametrize(
+    "audited",
+    [
+        subject(strategy=FedAdam, **ADAPTS),
+        subject(strategy=SendsAlong, sampling="fixed_size"),
+        subject(strategy=SendsAlong, **ADAPTS, **TRICK),
+        pooled_subject(),
+        pooled_subject(**ADAPTS, **TRICK),
+    ],
+    ids=["FedAdam", "beside, replaced", "beside, adaptive", "pooled", "pooled, adaptive"],
+)
+def test_other_parts_pass(audited, short_game) -> None:
     findings = audit_mechanism(audited)
     assert failed(findings) == set(), findings
     assert len(findings) > 12
 
 
 @pytest.mark.parametrize("changed", [{"noise_multiplier": 0.0}, {"cohort_size": 1}])
-def test_the_edges_pass(changed, monkeypatch) -> None:
-    monkeypatch.setattr(game, "GAME_TRIALS", 200)
+def test_the_edges_pass(changed, short_game) -> None:
     changed = {**changed, "noise_cohort_size": changed.get("cohort_size", 20)}
     assert failed(audit_mechanism(subject(**changed))) == set()
 
@@ -54,6 +74,7 @@ SENSITIVITY = "sensitivity: a user added or removed"
 WEIGHTS = "weights: 1,000 examples for 1"
 TWICE, SIZES = "cohorts: no user twice", "cohorts: sizes"
 OFTEN = "cohorts: every user as often"
+ASKED = "cohorts: the users drawn are those asked"
 ADAPTS_DOWN = "adaptive clipping: all updates unclipped"
 ADAPTS_UP = "adaptive clipping: all updates clipped"
 COUNT = "adaptive clipping: std of the count's noise"
@@ -92,24 +113,72 @@ PLANTED = [
 ]  # fmt: skip
 
 
+PLANTED_BESIDE = [
+    ("no noise beside", check_noise, {"mechanism": faults.ModelOnly}, {}, {STDDEV, ARRAYS}),
+    ("no clipping beside", check_clipping, {"strategy": faults.BesideUnclipped}, {}, {CLIPPING}),
+    ("no clipping beside", check_sensitivity, {"strategy": faults.BesideUnclipped}, {},
+     {SENSITIVITY}),
+]  # fmt: skip
+
+PLANTED_POOLED = [
+    ("no clipping", check_clipping, {"steps": faults.UnclippedSteps}, {}, {CLIPPING}),
+    ("no clipping", check_sensitivity, {"steps": faults.UnclippedSteps}, {}, {SENSITIVITY}),
+    ("no clipping", check_epsilon, {"steps": faults.UnclippedSteps}, {}, {GAME}),
+    ("image weights", check_weights, {"steps": faults.CountsImages}, {}, {WEIGHTS}),
+    ("image weights", check_sensitivity, {"steps": faults.CountsImages}, {}, {SENSITIVITY}),
+    ("drawn denominator", check_denominator, {"mechanism": faults.DrawnDenominator}, {},
+     {"denominator"}),
+    ("other users", check_cohorts, {"steps": faults.AsksTheNextCohort}, {}, {ASKED}),
+    ("a user twice", check_sensitivity, {"sampler": faults.DrawsTwice}, {}, {SENSITIVITY}),
+    ("noise 10 % too small", check_noise, {"mechanism": faults.WeakNoise}, {}, {STDDEV, ARRAYS}),
+    ("reused noise", check_noise, {"mechanism": faults.ReusedNoise}, {}, {FRESH}),
+    ("inverted sign", check_adaptive_clipping, {"mechanism": faults.InvertedSign}, ADAPTS,
+     {ADAPTS_DOWN, ADAPTS_UP, COUNT}),
+]  # fmt: skip
+
+FAULTS = [
+    *((f"{name}: {check.__name__}", subject, check, *rest) for name, check, *rest in PLANTED),
+    *(
+        (f"{name}: {check.__name__}", partial(subject, strategy=SendsAlong), check, *rest)
+        for name, check, *rest in PLANTED_BESIDE
+    ),
+    *(
+        (f"pooled, {name}: {check.__name__}", pooled_subject, check, *rest)
+        for name, check, *rest in PLANTED_POOLED
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def honest():
+    """What a check finds where nothing is planted; some faults share it."""
+    done = {}
+
+    def check_honest(make, check, claimed) -> set[str]:
+        key = repr((make, check, sorted(claimed.items())))
+        if key not in done:
+            done[key] = failed(check(on_arrays_to_compare(make(**claimed))))
+        return done[key]
+
+    return check_honest
+
+
+def on_arrays_to_compare(audited):
+    """Two arrays of a size that allows to compare their noise."""
+    return audited.on({**audited.arrays, "again": audited.arrays["matrix"].clone()})
+
+
 @pytest.mark.parametrize(
-    ("check", "planted", "claimed", "expected"),
-    [fault[1:] for fault in PLANTED],
-    ids=[f"{fault[0]}: {fault[1].__name__}" for fault in PLANTED],
+    ("make", "check", "planted", "claimed", "expected"),
+    [fault[1:] for fault in FAULTS],
+    ids=[fault[0] for fault in FAULTS],
 )
 def test_a_planted_fault_is_seen_and_nothing_without_it(
-    check, planted, claimed, expected, monkeypatch
+    make, check, planted, claimed, expected, honest, monkeypatch
 ) -> None:
     monkeypatch.setattr(game, "GAME_TRIALS", 500)
-    arrays = {}
-    if check is check_noise:  # two arrays of a size that allows to compare them
-        stand_in = subject(**claimed).arrays
-        arrays = {**stand_in, "again": stand_in["matrix"].clone()}
-    honest, faulty = subject(**claimed), subject(**planted, **claimed)
-    if arrays:
-        honest, faulty = honest.on(arrays), faulty.on(arrays)
-    assert failed(check(honest)) == set()
-    findings = check(faulty)
+    assert honest(make, check, claimed) == set()
+    findings = check(on_arrays_to_compare(make(**planted, **claimed)))
     assert failed(findings) == expected, findings
     assert all(finding.explanation for finding in findings if finding.verdict == "FAIL")
 
