@@ -90,13 +90,12 @@ def call(factory: Callable[..., Any], parameters: dict[str, Any], where: str, **
                 f"{where}.{name}: expected a parameter of {_name_of(factory)}, found {name!r}; "
                 f"{hint}"
             )
-    try:
-        signature.bind(**given, **parameters)
-    except TypeError as error:
-        raise ConfigError(
-            f"{where}: expected the parameters of {_name_of(factory)}{signature}, found {error}; "
-            "add it"
-        ) from None
+    for name in _required(signature):
+        if name not in parameters and name not in given:
+            raise ConfigError(
+                f"{where}.{name}: expected a value, which {_name_of(factory)} has no default for, "
+                "found none; add it"
+            )
     try:
         return factory(**given, **parameters)
     except FedsimError:
@@ -134,11 +133,31 @@ def _signature(factory: Callable[..., Any], where: str) -> inspect.Signature:
         ) from None
 
 
+def _required(signature: inspect.Signature) -> list[str]:
+    return [
+        p.name
+        for p in signature.parameters.values()
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+
+
 def _name_of(factory: Callable[..., Any]) -> str:
     return getattr(factory, "__qualname__", repr(factory))
 
 
+def _find_in_working_folder() -> None:
+    """Let modules of the working folder be imported, after everything that is installed.
+
+    ``python -m`` does so by itself, and puts the folder first; a command that pip installed does
+    not. Last, a folder that is called like an installed package hides nothing.
+    """
+    here = str(Path.cwd())
+    if "" not in sys.path and here not in sys.path:
+        sys.path.append(here)
+
+
 def _import_module(name: str, where: str) -> Any:
+    _find_in_working_folder()
     try:
         return importlib.import_module(name)
     except Exception as error:
@@ -155,6 +174,7 @@ def _import_file(path: str, where: str) -> Any:
             f"{where}: expected a Python file, found nothing at {file}; paths are relative to the "
             "working directory"
         )
+    _find_in_working_folder()  # for what the file itself imports
     # A name of its own: the file may be called like an installed package.
     name = f"fedsim_plugin_{file.stem}_{abs(hash(file)):x}"
     if name in sys.modules:
