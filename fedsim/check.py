@@ -72,8 +72,9 @@ def settings_faults(config: RunConfig, num_users: int) -> list[FedsimError]:
     else:
         with noted(faults):
             check_cohort_size(config.federated.cohort_size, num_users)
-    anybody = UserTable(("anybody",), np.ones(1, dtype=np.int64))
+    size = min(config.federated.cohort_size, num_users)  # what is too large was noted above
+    anybody = UserTable(tuple(map(str, range(num_users))), np.ones(num_users, dtype=np.int64))
     with noted(faults):
-        sampler = CohortSampler(anybody, 1, "fixed_size", config.seed)
+        sampler = CohortSampler(anybody, size, build_privacy.sampling_of(config), config.seed)
         build.build_strategy(config, sampler, mechanism)
     return faults

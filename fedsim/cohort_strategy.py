@@ -71,6 +71,11 @@ class CohortStrategy(LoopScoredStrategy):
         """Set the sampler. Called once, before the first round."""
         self._cohort = cohort
 
+    @property
+    def population_size(self) -> int:
+        """N: how many users a cohort is drawn from."""
+        return len(self._cohort.users) if self._cohort else 0
+
     def client_part(self) -> ClientPart | None:
         """Return what runs where users train; None if training is as usual."""
         return None

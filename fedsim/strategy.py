@@ -37,6 +37,10 @@ class SumStrategy(CohortStrategy):
         weighting: ``"uniform"``: every user counts the same, and the sum is divided by the number
             of users (under central DP by the public expected cohort size). ``"examples"``: users
             are weighted by their number of examples.
+
+    Attributes:
+        denominator: What the round's sum was divided by: the weights of the users who took part,
+            or under central DP the public expected cohort size. Mean times this is the sum.
     """
 
     def __init__(self, *, weighting: Weighting = "uniform") -> None:
@@ -47,6 +51,7 @@ class SumStrategy(CohortStrategy):
                 f"found {weighting!r}; choose one of the two"
             )
         self.weighting = weighting
+        self.denominator = 0.0
         self._mechanism: SumMechanism | None = None
 
     def compose(self, cohort: CohortSampler, mechanism: SumMechanism | None = None) -> None:
@@ -86,11 +91,11 @@ class SumStrategy(CohortStrategy):
         figures = cohort_metrics(summed)
         if self._mechanism is not None:
             figures |= self._mechanism.release(summed.total, summed.update_norm, server_round)
-            denominator = self._mechanism.denominator
+            self.denominator = self._mechanism.denominator
         else:
-            denominator = summed.weight
-        if denominator > 0:  # an empty cohort without a mechanism has nothing to divide
-            torch._foreach_div_(list(summed.total.values()), denominator)
+            self.denominator = summed.weight
+        if self.denominator > 0:  # an empty cohort without a mechanism has nothing to divide
+            torch._foreach_div_(list(summed.total.values()), self.denominator)
         arrays = self._checked_step(
             server_round, lambda: self.server_step(server_round, self._model, summed.total)
         )

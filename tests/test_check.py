@@ -52,6 +52,13 @@ def test_the_bad_settings_of_central_dp_are_told_together(tmp_path: Path) -> Non
     assert all(";" in fault for fault in faults), "each has its remedy"
 
 
+def test_a_cohort_that_is_too_small_for_krum_is_told_before_any_work() -> None:
+    krum = {"name": "krum", "num_malicious": 2}
+    (fault,) = settings_faults(config(federated={"cohort_size": 6}, strategy=krum), 285)
+    assert str(fault).startswith("strategy: expected at least 7 users in a round for num_malicious")
+    assert settings_faults(config(federated={"cohort_size": 7}, strategy=krum), 285) == []
+
+
 def test_a_strategy_s_own_compose_does_not_get_past_the_check(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("""
 from fedsim_strategies.fedavg import FedAvg

@@ -7,6 +7,8 @@ Gradient Descent, NeurIPS 2017 (arXiv:1703.02757), sections 4 and 6.
 import torch
 
 from fedsim.arrays import Arrays, coordinate_runs, zeros_like
+from fedsim.cohort import CohortSampler
+from fedsim.cohort_strategy import SumMechanism
 from fedsim.combine_strategy import CombineStrategy
 from fedsim.errors import ConfigError
 from fedsim.parameters import whole_number
@@ -30,21 +32,33 @@ class Krum(CombineStrategy):
         self.num_malicious = whole_number("strategy.num_malicious", num_malicious, at_least=0)
         self.num_selected = whole_number("strategy.num_selected", num_selected, at_least=1)
 
+    def compose(self, cohort: CohortSampler, mechanism: SumMechanism | None = None) -> None:
+        """Set the sampler.
+
+        Raises:
+            ConfigError: Its cohorts are too small; a single round's may still be, by chance.
+        """
+        self._check_number(cohort.cohort_size)
+        super().compose(cohort, mechanism)
+
     def combine(self, updates: list[Arrays], num_examples: list[int]) -> Arrays:
         """Return the mean of the selected updates."""
-        least = max(2 * self.num_malicious + 3, self.num_selected)
-        if len(updates) < least:
-            raise ConfigError(
-                f"strategy: expected at least {least} users in a round for num_malicious "
-                f"{self.num_malicious} and num_selected {self.num_selected}, found {len(updates)}; "
-                "lower them or raise federated.cohort_size"
-            )
+        self._check_number(len(updates))
         scores = krum_scores(squared_distances(updates), self.num_malicious)
         selected = [updates[i] for i in scores.argsort(stable=True)[: self.num_selected].tolist()]
         mean = zeros_like(selected[0])
         for name, run, values in coordinate_runs(selected):
             mean[name].view(-1)[run] = values.mean(dim=1, dtype=torch.float64)
         return mean
+
+    def _check_number(self, num_users: int) -> None:
+        least = max(2 * self.num_malicious + 3, self.num_selected)
+        if num_users < least:
+            raise ConfigError(
+                f"strategy: expected at least {least} users in a round for num_malicious "
+                f"{self.num_malicious} and num_selected {self.num_selected}, found {num_users}; "
+                "lower them or raise federated.cohort_size"
+            )
 
 
 def krum_scores(distances: torch.Tensor, num_malicious: int) -> torch.Tensor:

@@ -49,7 +49,6 @@ class Scaffold(SumStrategy):
         self.option = one_of("strategy.option", option, ("I", "II"))
         self.server_learning_rate = learning_rate(server_learning_rate)
         self.c: Arrays = {}
-        self._mean_change: Arrays = {}
 
     def client_part(self) -> ClientPart:
         """Return the users' control variates."""
@@ -61,23 +60,12 @@ class Scaffold(SumStrategy):
         return {_PREFIX + name: self.c[name] for name in arrays}
 
     def server_step(self, round_num: int, arrays: Arrays, update: Arrays) -> Arrays:
-        """Add the mean update."""
-        self._mean_change = {name: update[_PREFIX + name] for name in arrays}
+        """Add the mean update, and move c by the sum of the changes over N."""
+        share = self.denominator / self.population_size
+        # A new dict: the round before's state may be written to a checkpoint yet.
+        self.c = {name: self.c[name].add(update[_PREFIX + name], alpha=share) for name in arrays}
         rate = self.server_learning_rate(round_num)
         return {name: a.add(update[name], alpha=rate) for name, a in arrays.items()}
-
-    def after_round(self, round_num: int, metrics: dict[str, float]) -> None:
-        """Move c: the mean times what it was divided by is the sum."""
-        if self._cohort is None:
-            return
-        # Under central DP that is a public number; how many took part is not.
-        count = self._mechanism.denominator if self._mechanism else metrics["num-clients"]
-        share = count / len(self._cohort.users)
-        # A new dict: the round before's state may be written to a checkpoint yet.
-        self.c = {
-            name: self.c[name].add(change, alpha=share)
-            for name, change in self._mean_change.items()
-        }
 
     def state_dict(self) -> dict[str, Any]:
         """Return c."""
