@@ -38,8 +38,13 @@ class Bookkeeper:
         self._num_rounds, self._score_every = num_rounds, score_every
         self._checkpoint_every, self._report = checkpoint_every, report
         self._before_save = before_save
+        self._note = ""
         self._unsaved: RunState | None = None
         self._read_back = False  # once, since a strategy's state may hold what can't be read
+
+    def note(self, text: str) -> None:
+        """Write a sentence into the next round's training line, as ``note``."""
+        self._note = text
 
     def close_round(
         self, state: RunState, training: Mapping[str, Any] | None, spent: dict[str, Any]
@@ -56,7 +61,9 @@ class Bookkeeper:
         """
         round_num = state.round_num
         if training is not None:
-            self._write({"round": round_num, "split": "train", **_train_words(training), **spent})
+            note, self._note = ({"note": self._note} if self._note else {}), ""
+            words = {**_train_words(training), **spent, **note}
+            self._write({"round": round_num, "split": "train", **words})
         if round_num % self._score_every == 0 or round_num == self._num_rounds:
             scores = self._validation.score(state.arrays)
             state = state.keep_best(scores["macro_ap"])
@@ -97,5 +104,7 @@ def _train_words(training: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in training.items():
         name = key.replace("-", "_")
         if key != "train_loss":
-            words[f"strategy_{name}" if name in ("round", "split", "loss") else name] = value
+            words[f"strategy_{name}" if name in ("round", "split", "loss", "note") else name] = (
+                value
+            )
     return with_reasons(words, "not a finite number")

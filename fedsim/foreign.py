@@ -260,7 +260,7 @@ def _encode(value: Any) -> Any:
         return ["tensor", value]
     if isinstance(value, ArrayRecord):
         return ["record", to_arrays(value)]
-    if isinstance(value, list | tuple):
+    if type(value) in (list, tuple):  # of a subclass nobody knows how it is made
         items = [_encode(item) for item in value]
         return _UNKNOWN if _UNKNOWN in items else [type(value).__name__, items]
     if type(value) is dict and all(isinstance(key, str | int) for key in value):

@@ -132,13 +132,14 @@ def _federate(parts: _Parts, state: RunState) -> tuple[RunState, Spending]:
     cohort = build.build_cohort(config, parts.dataset.users("train"))
     mechanism, spending = federated_privacy(config, cohort.users, state.ledger)
     strategy = build.build_strategy(config, cohort, mechanism)
+    affordable = _affordable(spending, state, num_rounds)
+    book = parts.bookkeeper(spending, affordable)
     if state.round_num > 0:
         with named_faults(config.strategy.name, state.round_num + 1):
             strategy.load_state_dict(state.strategy)
         if isinstance(strategy, ForeignStrategy) and strategy.on_resume:
             parts.reporter.noted(parts.job.run_id, strategy.on_resume)
-    affordable = _affordable(spending, state, num_rounds)
-    book = parts.bookkeeper(spending, affordable)
+            book.note(strategy.on_resume)
     attendance, clients = build.build_attendance(config, cohort.users), None
     if config.evaluation.record_clients:
         clients = ClientsFile(parts.folder.path, cohort.users, max(state.round_num, 0))
@@ -266,6 +267,11 @@ def _summarize(parts: _Parts, state: RunState, initial: ArrayRecord) -> dict[str
         "test": test,
         **by_user,
         **score_few_shot(config, dataset, arrays, initial),
+        "notes": [
+            {"round": line["round"], "note": line["note"]}
+            for line in parts.folder.lines()
+            if "note" in line
+        ],
         "constant_predictor": {split: score_constant(dataset, split) for split in ("val", "test")},
         "versions": versions(),
         "config": config.model_dump(mode="json"),

@@ -96,8 +96,9 @@ def test_the_end_of_a_run() -> None:
 
 
 def test_a_strategy_s_own_metrics_can_not_spoil_a_record() -> None:
-    words = _train_words({"round": 7, "split": 1, "drift": float("nan"), "train_loss": 0.5})
-    assert words["strategy_round"] == 7
+    reported = {"round": 7, "split": 1, "note": 2, "drift": float("nan"), "train_loss": 0.5}
+    words = _train_words(reported)
+    assert (words["strategy_round"], words["strategy_note"]) == (7, 2)
     assert words["strategy_split"] == 1
     assert (words["drift"], words["drift_reason"]) == (None, "not a finite number")
     assert words["loss"] == 0.5

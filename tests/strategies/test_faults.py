@@ -1,6 +1,7 @@
 """A strategy's faults are told with strategy, round and, where there is one, the user."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -219,6 +220,12 @@ class Forgetful(FedAvg):
     def __init__(self) -> None:
         super().__init__()
         self.seen, self.stream, self.rule = 0, object(), sorted
+        self.span, self.pair = Span(1, 2), (3, 4)
+
+
+class Span(NamedTuple):
+    low: int
+    high: int
 
 
 def test_a_resumed_foreign_strategy_says_what_did_not_come_back() -> None:
@@ -230,6 +237,7 @@ def test_a_resumed_foreign_strategy_says_what_did_not_come_back() -> None:
     again.load_state_dict(ForeignStrategy(first, cohort, seed=0).state_dict())
     assert again.on_resume == (
         "strategy Forgetful has no state_dict and load_state_dict: its attributes were taken back "
-        "from the checkpoint, but not stream, which can't be stored: as they were built"
+        "from the checkpoint, but not stream, span, which can't be stored: as they were built"
     )
-    assert again._strategy.seen == 7
+    kept = again._strategy
+    assert (kept.seen, kept.span, kept.pair) == (7, Span(1, 2), (3, 4))

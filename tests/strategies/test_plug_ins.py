@@ -50,6 +50,7 @@ def folder(tmp_path_factory) -> Path:
     (folder / "strategies").mkdir()
     (folder / "strategies" / "__init__.py").write_text("raise RuntimeError('not for fedsim')\n")
     (folder / "strategies" / "fedavg.py").write_text("raise RuntimeError('not for fedsim')\n")
+    (folder / "fedsim_strategies.py").write_text("raise RuntimeError('not for fedsim')\n")
     # What pip leaves behind of a package that has an entry point.
     installed = folder / "installed"
     info = installed / "half_way-1.5.dist-info"
@@ -64,10 +65,12 @@ def folder(tmp_path_factory) -> Path:
 
 
 def fedsim(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as pip installs it, which does not see the working folder by itself."""
+    path = [str(folder / "installed"), os.environ.get("PYTHONPATH", "")]
     return subprocess.run(
-        [sys.executable, "-m", "fedsim.cli", *args],
+        [sys.executable, "-P", "-c", "from fedsim.cli import main; main()", *args],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(folder / "installed")},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
         capture_output=True,
         text=True,
         timeout=300,
@@ -106,6 +109,13 @@ def test_a_longer_run_goes_on_and_says_what_of_a_foreign_strategy_came_back(
     assert "resumed after round 2" in longer.stdout
     said = "strategy FedAdam has no state_dict and load_state_dict: its attributes were taken back"
     assert said in longer.stdout
+    run = folder / "runs" / "plug_ins" / "flowers_adam-seed0"
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    (noted,) = [line for line in lines if "note" in line]
+    assert (noted["round"], noted["split"]) == (3, "train")
+    assert noted["note"].startswith(said)
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["notes"] == [{"round": 3, "note": noted["note"]}]
 
 
 def test_the_list_of_what_is_installed(folder: Path) -> None:
