@@ -184,7 +184,9 @@ class LocalConfig(Section):
         learning_rate: Of SGD.
         momentum: Of SGD, starting at zero for every user and round.
         weight_decay: L2 penalty's factor.
-        max_grad_norm: A batch's gradient is scaled to at most this global L2 norm.
+        max_grad_norm: A batch's gradient is scaled to at most this L2 norm.
+        clip_each_array: That is the norm of each parameter array's gradient by itself, as Keras's
+            ``clipnorm`` has it, and not that of all of them together.
     """
 
     epochs: Count = 1
@@ -193,6 +195,15 @@ class LocalConfig(Section):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: NonNegative = 0.0
     max_grad_norm: Positive | None = None
+    clip_each_array: bool = False
+
+    @model_validator(mode="after")
+    def _clipping_has_a_bound(self) -> "LocalConfig":
+        if self.clip_each_array and self.max_grad_norm is None:
+            raise ValueError(
+                "clip_each_array: expected max_grad_norm beside it, found none; add the bound"
+            )
+        return self
 
 
 class DropOutConfig(Section):

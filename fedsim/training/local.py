@@ -21,7 +21,7 @@ class LocalSettings:
     Attributes:
         epochs: Passes over the user's examples.
         batch_size: Examples a step.
-        learning_rate, momentum, weight_decay, max_grad_norm: See ``Sgd``.
+        learning_rate, momentum, weight_decay, max_grad_norm, clip_each_array: See ``Sgd``.
         poisson: Draw every batch by Poisson sampling, as DP-SGD's accounting supposes, with
             probability ``min(1, batch_size / n)`` per example; a pass is then ``ceil(n /
             batch_size)`` steps, and a batch may be empty.
@@ -34,6 +34,7 @@ class LocalSettings:
     momentum: float = 0.0
     weight_decay: float = 0.0
     max_grad_norm: float | None = None
+    clip_each_array: bool = False
     poisson: bool = False
     channels_last: bool = True
 
@@ -72,7 +73,11 @@ def train_locally(
         generator: Where the order of the examples and the augmentation are drawn from.
     """
     optimizer = Sgd(
-        settings.learning_rate, settings.momentum, settings.weight_decay, settings.max_grad_norm
+        settings.learning_rate,
+        settings.momentum,
+        settings.weight_decay,
+        settings.max_grad_norm,
+        settings.clip_each_array,
     )
     total_loss, num_seen = torch.zeros(()), 0
     with closing(_prepared(examples, transform, settings, generator)) as batches:

@@ -49,7 +49,8 @@ class Sgd:
     """Stochastic gradient descent with momentum, as ``torch.optim.SGD`` defines it.
 
     ``g <- g + weight_decay * p``, ``b <- momentum * b + g`` (``b = g`` at first),
-    ``p <- p - learning_rate * b``. A gradient longer than ``max_grad_norm`` is scaled to it first.
+    ``p <- p - learning_rate * b``. A gradient longer than ``max_grad_norm`` is scaled to it first:
+    all tensors together, or each by itself.
 
     A fresh object is a fresh optimizer; making one costs nothing, and there is one per user and
     round.
@@ -58,22 +59,27 @@ class Sgd:
         learning_rate: Above 0.
         momentum: In [0, 1).
         weight_decay: 0 or more.
-        max_grad_norm: Bound of the global L2 norm, or None.
+        max_grad_norm: Bound of the L2 norm, or None.
+        clip_each_array: The bound is each tensor's own (Keras's ``clipnorm``), not that of all
+            together (Keras's ``global_clipnorm``).
     """
 
     learning_rate: float
     momentum: float = 0.0
     weight_decay: float = 0.0
     max_grad_norm: float | None = None
+    clip_each_array: bool = False
     _buffers: list[torch.Tensor] = field(default_factory=list, repr=False)
 
     @torch.no_grad()
     def step(self, parameters: list[torch.Tensor], gradients: list[torch.Tensor]) -> None:
         """Update the parameters in place; the gradients may be written to."""
         if self.max_grad_norm is not None:
-            norm = l2_norm(gradients)
-            if norm > self.max_grad_norm:
-                torch._foreach_mul_(gradients, self.max_grad_norm / norm)
+            together = [[g] for g in gradients] if self.clip_each_array else [gradients]
+            for tensors in together:
+                norm = l2_norm(tensors)
+                if norm > self.max_grad_norm:
+                    torch._foreach_mul_(tensors, self.max_grad_norm / norm)
         if self.weight_decay:
             torch._foreach_add_(gradients, parameters, alpha=self.weight_decay)
         if self.momentum:

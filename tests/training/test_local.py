@@ -52,6 +52,30 @@ def test_a_long_gradient_is_scaled_to_the_bound() -> None:
     assert parameters[0].item() == -0.5
 
 
+def test_each_array_may_be_scaled_by_itself() -> None:
+    """As torch clips one parameter at a time."""
+    gradients = [torch.tensor([[3.0, 4.0]]), torch.tensor([0.5]), torch.tensor(-2.0)]
+    theirs = [torch.zeros_like(g) for g in gradients]
+    for parameter, gradient in zip(theirs, gradients, strict=True):
+        parameter.grad = gradient.clone()
+        torch.nn.utils.clip_grad_norm_(parameter, 1.0)
+    ours = [torch.zeros_like(g) for g in gradients]
+    Sgd(1.0, max_grad_norm=1.0, clip_each_array=True).step(ours, gradients)
+    for parameter, reference in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(parameter, -reference.grad)
+
+
+def test_the_settings_reach_the_step() -> None:
+    examples = random_examples(8)
+    bound = {"epochs": 1, "batch_size": 8, "learning_rate": 1.0, "max_grad_norm": 1e-3}
+    start = list(tiny_model().parameters())
+    for each, arrays in ((False, 1), (True, len(start))):
+        trained, _ = run(LocalSettings(**bound, clip_each_array=each), examples)
+        steps = [a - b for a, b in zip(trained.parameters(), start, strict=True)]
+        norm = float(torch.cat([step.detach().flatten() for step in steps]).norm())
+        assert norm == pytest.approx(1e-3 * arrays**0.5, rel=1e-3)
+
+
 def run(settings: LocalSettings, examples: Examples, gradient=None) -> tuple[nn.Module, object]:
     model = tiny_model()
     result = train_locally(
