@@ -5,7 +5,9 @@ adds a line below.
 """
 
 import inspect
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -25,11 +27,13 @@ from tiny_federation import (
     replies,
     settings,
     strategy_of,
+    what_travels,
 )
 
 from fedsim.arrays import Arrays
 from fedsim.audit.build import audit_strategy
 from fedsim.audit.conduct import StrategyUnderTest, audit_conduct
+from fedsim.audit.strategy_rounds import keep_released
 from fedsim.client_states import ClientStates
 from fedsim.cohort import CohortSampler
 from fedsim.combine_strategy import CombineStrategy
@@ -39,7 +43,7 @@ from fedsim.flower_seam import to_arrays, to_record
 from fedsim.plugins import registered, resolve
 from fedsim.privacy.central import CentralGaussian
 from fedsim.strategy import SumStrategy
-from fedsim.streams import numpy_stream
+from fedsim.streams import numpy_stream, torch_stream
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 NAMES = [
@@ -76,9 +80,13 @@ def config_of(name: str, **parameters: object) -> RunConfig:
     return settings(name, **{**PARAMETERS.get(name, {}), **parameters})
 
 
-def private_config(name: str) -> RunConfig:
+def signature_of(name: str) -> Mapping[str, inspect.Parameter]:
     factory = resolve(name, registered("fedsim.strategies"), "strategy.name")
-    weighted = "weighting" in inspect.signature(factory).parameters
+    return inspect.signature(factory).parameters
+
+
+def private_config(name: str) -> RunConfig:
+    weighted = "weighting" in signature_of(name)
     return config_of(name, **({"weighting": "uniform"} if weighted else {}))
 
 
@@ -97,6 +105,10 @@ def assert_close(a: Arrays, b: Arrays) -> None:
         torch.testing.assert_close(a[name], b[name], rtol=1e-4, atol=1e-5)
 
 
+def added(first: Updates, second: Updates) -> Updates:
+    return lambda user: {name: t + second(user)[name] for name, t in first(user).items()}
+
+
 @every
 def test_updates_add_up(name: str) -> None:
     """A strategy that combines: twice the updates are twice the step."""
@@ -105,12 +117,43 @@ def test_updates_add_up(name: str) -> None:
         pytest.skip((NOT_LINEAR | NOT_SCALED)[short(name)])
     if isinstance(strategy_of(config), CombineStrategy):
         second = first
-
-    def both(user: str) -> Arrays:
-        return {key: tensor + second(user)[key] for key, tensor in first(user).items()}
-
     apart = moved(config, first), moved(config, second)
-    assert_close(moved(config, both), {key: apart[0][key] + apart[1][key] for key in apart[0]})
+    expected = {key: apart[0][key] + apart[1][key] for key in apart[0]}
+    assert_close(moved(config, added(first, second)), expected)
+
+
+@every
+@pytest.mark.parametrize("weighting", ["uniform", "examples"])
+def test_what_a_server_step_is_given_adds_up(name: str, weighting: str) -> None:
+    """Of every sum, also where the step is not linear: the mean, over what travels beside too."""
+    config = config_of(name)
+    if not isinstance(strategy_of(config), SumStrategy):
+        pytest.skip("its aggregation is no sum")
+    if "weighting" in signature_of(name):
+        config = config_of(name, weighting=weighting)
+    first, second = random_update_of_all(config, 1), random_update_of_all(config, 2)
+    one, other, both = (given(config, u) for u in (first, second, added(first, second)))
+    assert one.keys() == what_travels(config).keys()
+    assert_close(both, {key: one[key] + other[key] for key in one})
+
+
+def given(config: RunConfig, updates: Updates) -> Arrays:
+    """What a first round of made-up replies gives to the server's step."""
+    strategy = strategy_of(config)
+    assert isinstance(strategy, SumStrategy)
+    kept = keep_released(strategy)
+    record = to_record(tiny_arrays())
+    messages = strategy.configure_train(1, record, ConfigRecord(), FakeGrid())
+    strategy.aggregate_train(1, replies(messages, updates))
+    return kept[0]
+
+
+def random_update_of_all(config: RunConfig, seed: int) -> Updates:
+    like = what_travels(config)
+    return lambda user: {
+        name: torch.randn(tensor.shape, generator=torch_stream(seed, user, name))
+        for name, tensor in like.items()
+    }
 
 
 @every
@@ -153,16 +196,32 @@ def federation(grids: Grids, name: str, states: Path, workers: int = 1) -> Feder
     return Federation(config_of(name), grids.of(config_of(name), workers), states)
 
 
-@pytest.fixture(scope="module")
-def undisturbed(grids: Grids, tmp_path_factory) -> Callable[[str], tuple[Arrays, dict[str, bytes]]]:
-    """Four rounds of real training: the model after them, and what users keep."""
-    done: dict[str, tuple[Arrays, dict[str, bytes]]] = {}
+@dataclass(frozen=True)
+class Run:
+    """Four rounds of real training; ``state`` is a checkpoint of the second, on disk.
 
-    def run(name: str) -> tuple[Arrays, dict[str, bytes]]:
+    ``arrays`` and ``kept`` are the model and what users keep after the fourth.
+    """
+
+    state: Path
+    states: Path
+    arrays: Arrays
+    kept: dict[str, bytes]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(grids: Grids, tmp_path_factory) -> Callable[[str], Run]:
+    done: dict[str, Run] = {}
+
+    def run(name: str) -> Run:
         if name not in done:
-            folder = tmp_path_factory.mktemp("states")
-            arrays = federation(grids, name, folder).play(strategy_of(config_of(name)), range(1, 5))
-            done[name] = arrays, newest_states(folder)
+            folder = tmp_path_factory.mktemp("undisturbed")
+            state, states = folder / "state.pt", folder / "states"
+            played, strategy = federation(grids, name, states), strategy_of(config_of(name))
+            arrays = played.play(strategy, range(1, 3))
+            torch.save([strategy.state_dict(), arrays], state)
+            arrays = played.play(strategy, range(3, 5), arrays)
+            done[name] = Run(state, states, arrays, newest_states(states))
         return done[name]
 
     return run
@@ -182,28 +241,25 @@ def newest_states(folder: Path) -> dict[str, bytes]:
 def test_a_resumed_run_ends_with_the_same_bits(
     name: str, grids: Grids, undisturbed, tmp_path: Path
 ) -> None:
-    """Killed in the fourth round, after a checkpoint of the second, which comes from a file."""
-    file, states = tmp_path / "state.pt", tmp_path / "states"
-    run, strategy = federation(grids, name, states), strategy_of(config_of(name))
-    arrays = run.play(strategy, range(1, 3))
-    torch.save([strategy.state_dict(), arrays], file)
-    run.play(strategy, range(3, 5), arrays)
+    """Killed after the fourth round, which no checkpoint holds yet: two rounds are done again."""
+    before, states = undisturbed(name), tmp_path / "states"
+    if before.states.exists():
+        shutil.copytree(before.states, states)
     ClientStates(states, CHECKPOINT_EVERY).forget_after(2)
-    state, arrays = torch.load(file, weights_only=True)
+    state, arrays = torch.load(before.state, weights_only=True)
     again = strategy_of(config_of(name))
     again.load_state_dict(state)
-    arrays = run.play(again, range(3, 5), arrays)
-    assert equal(arrays, undisturbed(name)[0])
-    assert newest_states(states) == undisturbed(name)[1]
+    arrays = federation(grids, name, states).play(again, range(3, 5), arrays)
+    assert equal(arrays, before.arrays)
+    assert newest_states(states) == before.kept
 
 
 @every
-def test_a_state_that_is_taken_back_is_given_back(name: str, grids: Grids, tmp_path: Path) -> None:
-    strategy, again = strategy_of(config_of(name)), strategy_of(config_of(name))
-    federation(grids, name, tmp_path).play(strategy, range(1, 3))
-    torch.save(strategy.state_dict(), tmp_path / "state.pt")
-    again.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-    assert repr(again.state_dict()) == repr(strategy.state_dict())
+def test_a_state_that_is_taken_back_is_given_back(name: str, undisturbed) -> None:
+    state, _ = torch.load(undisturbed(name).state, weights_only=True)
+    again = strategy_of(config_of(name))
+    again.load_state_dict(state)
+    assert repr(again.state_dict()) == repr(state)
 
 
 @every
@@ -212,8 +268,8 @@ def test_bits_do_not_depend_on_workers(
     name: str, workers: int, grids: Grids, undisturbed, tmp_path: Path
 ) -> None:
     run = federation(grids, name, tmp_path, workers)
-    assert equal(run.play(strategy_of(config_of(name)), range(1, 5)), undisturbed(name)[0])
-    assert newest_states(tmp_path) == undisturbed(name)[1]
+    assert equal(run.play(strategy_of(config_of(name)), range(1, 5)), undisturbed(name).arrays)
+    assert newest_states(tmp_path) == undisturbed(name).kept
 
 
 def mechanism(noise_multiplier: float, clipping_norm: float) -> CentralGaussian:
