@@ -18,14 +18,13 @@ from fedsim.data.dataset import FederatedDataset, UserTable
 from fedsim.privacy.spending import PooledExampleSpending, PrivacySpending
 from fedsim.training.pooled import (
     ExampleLevelSteps,
-    MeanLossOfUser,
     OptimizerSettings,
     PooledSteps,
     PooledTrainer,
     ShuffledSteps,
     TrainBatches,
-    UserLevelSteps,
 )
+from fedsim.training.user_level import MeanLossOfUser, UserLevelSteps
 
 Method = Literal["plain", "example_level", "user_level"]
 Spending = PrivacySpending | PooledExampleSpending

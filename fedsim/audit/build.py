@@ -27,7 +27,7 @@ from fedsim.models.initialize import exchanged_tensors
 from fedsim.privacy.central import CentralGaussian
 from fedsim.strategy import SumStrategy
 from fedsim.streams import numpy_stream
-from fedsim.training.pooled import UserLevelSteps
+from fedsim.training.user_level import UserLevelSteps
 
 STATED_CLAIMS = Claims(
     clipping_norm=1.0,

@@ -12,7 +12,8 @@ from fedsim.audit.rounds import Answer, Answers, Released, nothing
 from fedsim.cohort import CohortSampler
 from fedsim.data.dataset import UserTable
 from fedsim.privacy.central import CentralGaussian
-from fedsim.training.pooled import Cohorts, PooledStep, UserGradient, UserLevelSteps
+from fedsim.training.pooled import PooledStep
+from fedsim.training.user_level import Cohorts, UserGradient, UserLevelSteps
 
 
 class MakeSteps(Protocol):

@@ -9,7 +9,8 @@ from fedsim.cohort import CohortSampler
 from fedsim.flower_seam import to_arrays, to_record
 from fedsim.privacy.central import CentralGaussian
 from fedsim.streams import torch_stream
-from fedsim.training.pooled import PooledStep, UserLevelSteps
+from fedsim.training.pooled import PooledStep
+from fedsim.training.user_level import UserLevelSteps
 from fedsim.update_sum import FoldRule
 from fedsim_strategies.fedavg import FedAvg
 

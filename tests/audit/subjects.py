@@ -15,7 +15,7 @@ from fedsim.cohort import CohortSampler
 from fedsim.data.dataset import UserTable
 from fedsim.privacy.central import AdaptiveClipping, CentralGaussian
 from fedsim.streams import numpy_stream
-from fedsim.training.pooled import UserLevelSteps
+from fedsim.training.user_level import UserLevelSteps
 from fedsim_strategies.fedavg import FedAvg
 
 ADAPTIVE = AdaptiveClipping(quantile=0.7, learning_rate=0.2)

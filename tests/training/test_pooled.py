@@ -19,10 +19,9 @@ from fedsim.privacy.central import CentralGaussian
 from fedsim.privacy.per_sample import PrivateGradient
 from fedsim.training.pooled import (
     ExampleLevelSteps,
-    MeanLossOfUser,
     TrainBatches,
-    UserLevelSteps,
 )
+from fedsim.training.user_level import MeanLossOfUser, UserLevelSteps
 
 DATA = TinyDataset()
 USERS = DATA.users("train")
