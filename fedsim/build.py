@@ -26,11 +26,10 @@ from fedsim.data.partition_file import read_partition
 from fedsim.data.sources import open_dataset, opener_of
 from fedsim.data.transforms import Transform
 from fedsim.engines.client_app import client_app
-from fedsim.engines.in_process import InProcessGrid
 from fedsim.errors import ConfigError
 from fedsim.foreign import ForeignStrategy
 from fedsim.models.frozen_batch_norm import register_per_sample_gradients
-from fedsim.models.initialize import build_seeded, exchanged_tensors, running_statistics
+from fedsim.models.initialize import build_seeded, running_statistics
 from fedsim.plugins import call, defaults, registered, resolve
 from fedsim.privacy.central import CentralGaussian
 from fedsim.privacy.per_sample import PrivateGradient
@@ -212,28 +211,6 @@ def build_private_gradient(
 def build_client_app(config: RunConfig, states: Path | None = None) -> ClientApp:
     """Make the ClientApp, in the process that runs it."""
     return client_app(build_trainer(config, states))
-
-
-def build_grid(
-    config: RunConfig, model: nn.Module, num_users: int, workers: int, states: Path | None = None
-) -> InProcessGrid:
-    """Make the engine.
-
-    Args:
-        config: The settings.
-        model: What is trained.
-        num_users: Of the train split.
-        workers: Processes.
-        states: The folder of what users keep between rounds.
-    """
-    arrays, strategy = exchanged_tensors(model), build_plain_strategy(config)
-    beside = strategy.checked_sent_along(arrays, 1) if isinstance(strategy, CohortStrategy) else {}
-    return InProcessGrid(
-        functools.partial(build_client_app, config, states),
-        {**arrays, **beside},
-        num_users=num_users,
-        num_workers=workers,
-    )
 
 
 def build_cohort(config: RunConfig, users: UserTable) -> CohortSampler:

@@ -508,14 +508,38 @@ class EngineConfig(Section):
     """Where clients run. Nothing here changes a number.
 
     Attributes:
-        name: ``in_process``: workers on this machine.
-        workers: Processes; the default is the number of cores.
+        name: ``in_process``: workers on this machine; ``ray``: actors of Ray, here or on a cluster.
+        workers: How many; the default is one for each core, and on Ray as many as find room
+            beside one another, by the memory that one user was seen to need.
         checkpoint_every: Rounds between checkpoints.
+        address: Of a Ray cluster that is running: ``auto``, ``host:port`` or ``ray://host:port``.
+            The default is a Ray of the run's own, on this machine alone.
+        cpus_per_worker: Cores of one Ray actor; the default is 1, since it computes in one thread.
+        gpus_per_worker: GPUs of one Ray actor, or a fraction of one; the default is none.
     """
 
-    name: Literal["in_process"] = "in_process"
+    name: Literal["in_process", "ray"] = "in_process"
     workers: Count | None = None
     checkpoint_every: Count = 1
+    address: Annotated[str, Field(min_length=1)] | None = None
+    cpus_per_worker: Positive | None = None
+    gpus_per_worker: NonNegative | None = None
+
+    @model_validator(mode="after")
+    def _ray_settings(self) -> "EngineConfig":
+        for key in ("address", "cpus_per_worker", "gpus_per_worker"):
+            if self.name != "ray" and getattr(self, key) is not None:
+                raise ValueError(
+                    f"{key}: expected none with {self.name}, found {getattr(self, key)}; set "
+                    "engine.name: ray, or leave it out"
+                )
+        gpus = self.gpus_per_worker or 0.0
+        if gpus > 1 and gpus != int(gpus):
+            raise ValueError(
+                f"gpus_per_worker: expected a fraction of one GPU or a whole number, found {gpus}; "
+                "round it"
+            )
+        return self
 
 
 class RunConfig(Section):

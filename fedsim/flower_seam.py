@@ -69,7 +69,8 @@ LiveArray.__qualname__ = "Array"
 
 
 def _unpickle(array: np.ndarray[Any, Any]) -> LiveArray:
-    return LiveArray(torch.from_numpy(array))
+    # A shared store hands out views that may not be written to; a client may use its arrays up.
+    return LiveArray(torch.from_numpy(np.require(array, requirements="W")))
 
 
 def to_record(arrays: Arrays) -> ArrayRecord:

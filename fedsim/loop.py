@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 from fedsim.attendance import Attendance
 from fedsim.bookkeeping import Bookkeeper
 from fedsim.clients_file import ClientsFile
+from fedsim.engines.user_grid import UserGrid
 from fedsim.state import RunState
 
 
@@ -96,7 +97,8 @@ def train(run: Federation, state: RunState) -> RunState:
         state = state.advance(
             round_num, arrays, run.strategy.state_dict(), run.privacy.state_dict()
         )
-        training = {**metrics, **missing, "seconds": time.perf_counter() - started}
+        replaced = run.grid.figures() if isinstance(run.grid, UserGrid) else {}
+        training = {**metrics, **missing, **replaced, "seconds": time.perf_counter() - started}
         state = run.book.close_round(state, training, run.privacy.spent(round_num))
     return state
 

@@ -18,13 +18,14 @@ from torch import nn
 from fedsim import __version__, build
 from fedsim.arrays import one_thread
 from fedsim.bookkeeping import Bookkeeper
+from fedsim.build_engine import build_grid
 from fedsim.build_pooled import CENTRALIZED, Spending, build_pooled
 from fedsim.build_privacy import federated_privacy
 from fedsim.centralized import train_centralized
 from fedsim.client_states import ClientStates
 from fedsim.clients_file import ClientsFile
 from fedsim.data.dataset import FederatedDataset
-from fedsim.engines.in_process import InProcessGrid
+from fedsim.engines.user_grid import UserGrid
 from fedsim.errors import CheckpointError, PrivacyError
 from fedsim.evaluation.final import score_constant, score_test
 from fedsim.evaluation.scoring import SplitScorer
@@ -73,10 +74,11 @@ def run_job(job: Job, folder: RunFolder, reporter: Reporter, workers: int) -> di
     states = folder.path / CLIENT_STATES
     ClientStates(states, config.engine.checkpoint_every).forget_after(state.round_num)
     num_users = len(dataset.users("train"))
-    with build.build_grid(config, model, num_users, workers, states) as grid:
+    with build_grid(config, model, num_users, workers, states) as grid:
         parts = _Parts(job, folder, dataset, model, grid, reporter)
         state, spending = _centralize(parts, state) if job.baseline else _federate(parts, state)
         summary = _summarize(parts, state, initial.arrays)
+        summary["num_workers_replaced"] = grid.num_workers_replaced
     scores = summary["test"]["scores"]
     spent = spending.spent(job.num_rounds)
     folder.append({"round": summary["best_round"], "split": "test", **scores, **spent})
@@ -98,7 +100,7 @@ class _Parts:
     folder: RunFolder
     dataset: FederatedDataset
     model: nn.Module
-    grid: InProcessGrid
+    grid: UserGrid
     reporter: Reporter
 
     def bookkeeper(self, spending: Spending, num_rounds: int) -> Bookkeeper:

@@ -26,7 +26,7 @@ LAYERS = [
     {"loop", "centralized"},
     {"build_privacy"},  # 4
     {"build"},
-    {"build_pooled", "run_few_shot"},
+    {"build_engine", "build_pooled", "run_few_shot"},
     {"check", "kept_by_users"},
     {"tables"},
     {"figures"},

@@ -5,7 +5,6 @@ a buffer of the same layout, into which its worker writes the block's sum (or a 
 arrays); what crosses the pipe is a few numbers.
 """
 
-import copy
 import ctypes
 import multiprocessing
 import os
@@ -21,11 +20,12 @@ from multiprocessing.context import ForkServerContext
 from multiprocessing.synchronize import Event
 
 import torch
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, Message
 from flwr.clientapp import ClientApp
 
 from fedsim.arrays import Arrays
 from fedsim.engines.client_app import MakeClientApp
+from fedsim.engines.stripped import StrippedUnit, first_arrays
 from fedsim.engines.unit import Unit, execute
 from fedsim.errors import EngineError
 from fedsim.flower_seam import ensure_task_identity, to_arrays, to_record
@@ -82,17 +82,14 @@ class Layout:
 
 @dataclass(frozen=True)
 class _Task:
-    """A unit on its way to a worker, without the arrays that are already there.
+    """A unit on its way to a worker.
 
     Attributes:
-        unit: Messages from which the published record was taken out.
-        keys: For each message the keys of its records, in order; those that it lacks are the
-            published record's.
+        stripped: The unit without the arrays that are already there.
         slot: Where the reply's arrays go.
     """
 
-    unit: Unit
-    keys: tuple[tuple[str, ...], ...]
+    stripped: StrippedUnit
     slot: int
 
 
@@ -131,6 +128,7 @@ class WorkerPool:
         self._published: ArrayRecord | None = None
         self._in_flight: deque[tuple[_Task, Future[_Answer]]] = deque()
         self._has_started: Event | None = None  # set by the first worker that runs
+        self.num_replaced = 0
         self._pool = self._start()
 
     def run(self, units: Iterable[Unit]) -> Iterator[Message]:
@@ -175,22 +173,13 @@ class WorkerPool:
 
     def _prepare(self, unit: Unit, slot: int) -> _Task:
         self._publish(unit)
-        messages, keys = [], []
-        for message in unit.messages:
-            records = dict(message.content.items())
-            stripped = copy.copy(message)
-            stripped.content = RecordDict(
-                {key: value for key, value in records.items() if value is not self._published}
-            )
-            messages.append(stripped)
-            keys.append(tuple(records))
-        return _Task(Unit(tuple(messages), unit.rule), tuple(keys), slot)
+        return _Task(StrippedUnit.of(unit, self._published), slot)
 
     def _publish(self, unit: Unit) -> None:
         """Put a round's global arrays where every worker sees them, before its first unit."""
         if self._in_flight:
             return
-        record = next(iter(unit.messages[0].content.array_records.values()), None)
+        record = first_arrays(unit)
         if record is None:
             return
         arrays = to_arrays(record)
@@ -224,13 +213,15 @@ class WorkerPool:
                 'script, put the call under `if __name__ == "__main__":`, since workers import it '
                 "(see above for what they said)"
             )
+        unit = self._in_flight[0][0].stripped.unit
         raise EngineError(
             f"worker processes were killed {_MAX_RESTARTS + 1} times over the units of "
-            f"{[m.content.config_records for m in self._in_flight[0][0].unit.messages][:1]}; "
+            f"{[m.content.config_records for m in unit.messages][:1]}; "
             "look for the system's out-of-memory messages and lower engine.workers"
         )
 
     def _restart(self) -> None:
+        self.num_replaced += 1  # one died, and took the others with it
         # Only when the last old worker is gone may a slot be written again.
         self._lifeline.close()
         self._pool.shutdown(wait=True)
@@ -352,15 +343,13 @@ def _answer(task: _Task) -> _Answer:
         raise worker
     if worker is None:
         raise RuntimeError("the worker was not started")
-    for message, keys in zip(task.unit.messages, task.keys, strict=True):
-        content = dict(message.content.items())
-        message.content = RecordDict({key: content.get(key, worker.published) for key in keys})
     slot = worker.slots[task.slot]
-    reply = execute(worker.app, task.unit, slot)
+    unit = task.stripped.restored(worker.published)
+    reply = execute(worker.app, unit, slot)
     for key, record in reply.content.array_records.items():
         arrays = to_arrays(record)
         if worker.layout.fits(arrays):
-            if task.unit.rule is None:  # a block's sum has grown in the slot itself
+            if unit.rule is None:  # a block's sum has grown in the slot itself
                 torch._foreach_copy_(list(slot.values()), [arrays[name] for name in slot])
             del reply.content[key]
             return _Answer(reply, key)

@@ -1,0 +1,105 @@
+"""The Grid whose nodes are the users; an executor says where their messages are answered."""
+
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedsim.engines.unit import Unit, split_into_units
+from fedsim.flower_seam import ensure_task_identity
+from fedsim.replies import Replies
+
+
+class Executor(Protocol):
+    """Answers units in order; each answer's arrays live until the next is asked for."""
+
+    @property
+    def num_replaced(self) -> int:
+        """Workers that died and were replaced."""
+        ...
+
+    def run(self, units: Iterable[Unit]) -> Iterator[Message]:
+        """Yield one reply per unit."""
+        ...
+
+    def close(self) -> None:
+        """Stop whatever is still running."""
+        ...
+
+
+class UserGrid(Grid):
+    """A Grid with a node per user. The results do not depend on the executor, bit for bit.
+
+    Args:
+        executor: Where messages are answered.
+        num_users: Users of the train split; each is a node, numbered from 1.
+    """
+
+    def __init__(self, executor: Executor, num_users: int) -> None:
+        ensure_task_identity()
+        self._executor, self._num_users = executor, num_users
+        self._num_told = 0
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Replies:
+        """Return the replies, in the order of the messages, computed as they are read."""
+        return Replies(self._executor.run(split_into_units(messages)))
+
+    @property
+    def num_workers_replaced(self) -> int:
+        """Workers that died so far; what they were at was done again by others."""
+        return self._executor.num_replaced
+
+    def figures(self) -> dict[str, int]:
+        """Return what the record of a round should tell about the time since it was last asked."""
+        new, self._num_told = self.num_workers_replaced - self._num_told, self.num_workers_replaced
+        return {"num_workers_replaced": new} if new else {}
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return all users' nodes."""
+        return range(1, self._num_users + 1)
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Make a message, as Flower's own Grids do."""
+        return Message(content, dst_node_id, message_type, group_id=group_id, ttl=ttl)
+
+    def set_run(self, run: Any) -> None:
+        """Do nothing: there is one run per Grid."""
+
+    @property
+    def run(self) -> Any:
+        """Not kept: a run's settings are in its folder."""
+        raise NotImplementedError("fedsim's Grids hold no Flower run; see config.yaml")
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Not offered: replies are computed when they are read."""
+        raise NotImplementedError("use send_and_receive")
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Not offered: replies are computed when they are read."""
+        raise NotImplementedError("use send_and_receive")
+
+    def close(self) -> None:
+        """End the workers, whatever they are doing."""
+        self._executor.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
