@@ -521,7 +521,7 @@ class EngineConfig(Section):
     name: Literal["in_process", "ray"] = "in_process"
     workers: Count | None = None
     checkpoint_every: Count = 1
-    address: Annotated[str, Field(min_length=1)] | None = None
+    address: Annotated[str, Field(pattern=r"^(auto|(ray://)?[^\s/]+:[0-9]+)$")] | None = None
     cpus_per_worker: Positive | None = None
     gpus_per_worker: NonNegative | None = None
 

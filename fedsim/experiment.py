@@ -114,9 +114,14 @@ def run(
 def processes_for(jobs: Sequence[Job]) -> tuple[int, int]:
     """Return how many of these runs go on at a time, and with how many workers each.
 
-    Runs side by side use cores best; what is left over goes to each run's own workers.
+    Runs side by side use cores best; what is left over goes to each run's own workers. On Ray they
+    go side by side where they share a cluster and each says how many workers it takes there.
     """
     asked = max((job.config.engine.workers or 0 for job in jobs), default=0)
+    engines = [job.config.engine for job in jobs]
+    if any(engine.name == "ray" for engine in engines):
+        side_by_side = all(engine.address and engine.workers for engine in engines)
+        return min(len(jobs), num_cores()) if side_by_side else 1, asked or num_cores()
     at_a_time = max(1, min(len(jobs), num_cores() // (asked or 1)))
     return at_a_time, asked or max(1, num_cores() // at_a_time)
 

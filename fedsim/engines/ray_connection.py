@@ -4,6 +4,7 @@ import importlib
 import ipaddress
 import logging
 import os
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from fedsim.engines.workers import num_cores
 from fedsim.errors import EngineError
 
+_SECONDS_TO_CONNECT = 10.0
 _LOCAL = {
     # Without it every process of Ray's listens on all of the machine's addresses, whatever address
     # the node is given. It is read when ray is imported.
@@ -56,27 +58,41 @@ def connect(address: str | None) -> Callable[[], None]:
     """
     if address is not None:
         ray = import_ray()
-        if not ray.is_initialized():
-            _init(ray, address, address=address)
-            return _end(ray)
-        return lambda: None
+        if ray.is_initialized():
+            return lambda: None
+        _check_listens(address)
+        _init(ray, address, address=address)
+        return ray.shutdown
     with _environment(_LOCAL):
         ray = import_ray()
         if ray.is_initialized():
             return lambda: None
-        context = _init(
-            ray, "local", address="local", num_cpus=num_cores(), include_dashboard=False
-        )
-    end = _end(ray)
+        where = {"num_cpus": num_cores(), "include_dashboard": False}
+        context = _init(ray, "local", address="local", **where)
     found = context.address_info["node_ip_address"]
     if not ipaddress.ip_address(found).is_loopback:
-        end()
+        ray.shutdown()
         raise EngineError(
             f"engine.name: expected a Ray that listens on loopback only, found it on {found}, as "
             "this process had imported ray before; import ray later, or start Ray yourself and "
             "give engine.address"
         )
+    end: Callable[[], None] = ray.shutdown
     return end
+
+
+def _check_listens(address: str) -> None:
+    """Raise EngineError if nobody listens at an address: Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host:  # auto
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _SECONDS_TO_CONNECT).close()
+    except (OSError, OverflowError) as error:
+        raise EngineError(
+            f"engine.address: expected a Ray cluster at {address}, found that nobody answers there "
+            f"({error}); correct the address, or leave it out for a Ray on this machine"
+        ) from error
 
 
 def _init(ray: Any, name: str, **where: Any) -> Any:
@@ -89,10 +105,6 @@ def _init(ray: Any, name: str, **where: Any) -> Any:
             f"{_first_line(error)}; check that the cluster is running there with the same versions "
             "of ray and Python, or leave engine.address out for a Ray on this machine"
         ) from error
-
-
-def _end(ray: Any) -> Callable[[], None]:
-    return lambda: ray.shutdown()
 
 
 def _first_line(error: Exception) -> str:

@@ -45,9 +45,10 @@ class RayGrid(UserGrid):
         try:
             ray = import_ray()
             if num_actors is None:
+                free = ray.available_resources()  # before the trial, whose room is free only later
                 if trial is not None:
                     share = dataclasses.replace(share, memory=trial.memory(ray, share))
-                num_actors = max(1, share.num_in(ray.available_resources()))
+                num_actors = max(1, share.num_in(free))
             super().__init__(ActorPool(ray, make_client_app, share, num_actors), num_users)
         except BaseException:
             self._disconnect()
