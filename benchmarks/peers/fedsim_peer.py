@@ -21,6 +21,8 @@ from fedsim.data.dataset import Examples, UserTable
 from fedsim.data.transforms import Transform
 from fedsim.engines.client_app import client_app
 from fedsim.engines.in_process import InProcessGrid
+from fedsim.engines.ray_grid import RayGrid
+from fedsim.engines.user_grid import UserGrid
 from fedsim.flower_seam import to_arrays, to_record
 from fedsim.privacy.central import CentralGaussian
 from fedsim.training.local import LocalSettings
@@ -61,6 +63,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--ray", action="store_true", help="train in Ray actors")
     parser.add_argument("--central-dp", action="store_true", help="clip users and noise the sum")
     args = parser.parse_args()
 
@@ -73,8 +76,13 @@ def main() -> None:
         mechanism = CentralGaussian(0.1, 1.0, COHORT_SIZE, COHORT_SIZE, SEED)
     strategy.compose(CohortSampler(users, COHORT_SIZE, "fixed_size", SEED), mechanism)
     make = functools.partial(make_app, args.data)
-    with InProcessGrid(make, arrays, num_users=len(users), num_workers=args.workers) as grid:
-        channel.ready(torch=torch.__version__, workers=args.workers)
+    grid: UserGrid = (
+        RayGrid(make, num_users=len(users), num_actors=args.workers)
+        if args.ray
+        else InProcessGrid(make, arrays, num_users=len(users), num_workers=args.workers)
+    )
+    with grid:
+        channel.ready(torch=torch.__version__, workers=args.workers, ray=args.ray)
         round_num = 0
         while channel.wait():
             round_num += 1

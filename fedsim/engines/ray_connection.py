@@ -62,7 +62,7 @@ def connect(address: str | None) -> Callable[[], None]:
             return lambda: None
         _check_listens(address)
         _init(ray, address, address=address)
-        return ray.shutdown
+        return lambda: ray.shutdown()
     with _environment(_LOCAL):
         ray = import_ray()
         if ray.is_initialized():
@@ -77,8 +77,7 @@ def connect(address: str | None) -> Callable[[], None]:
             "this process had imported ray before; import ray later, or start Ray yourself and "
             "give engine.address"
         )
-    end: Callable[[], None] = ray.shutdown
-    return end
+    return lambda: ray.shutdown()
 
 
 def _check_listens(address: str) -> None:

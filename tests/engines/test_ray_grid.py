@@ -243,6 +243,7 @@ def test_memory_decides_how_many_actors_there_are(ray: Any) -> None:
 
 @needs_ray
 def test_everything_listens_on_loopback_only(two: RayGrid) -> None:
+    train(averaging(), two, rounds=1)  # the actors are up
     found: dict[str, list[Any]] = {}
     for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
         with contextlib.suppress(psutil.NoSuchProcess):
