@@ -278,6 +278,20 @@ def test_what_users_keep_needs_the_run_s_folder(tmp_path: Path) -> None:
         _app_elsewhere(scaffold, tmp_path / "not there" / "states")
 
 
+@pytest.mark.parametrize(
+    ("engine", "message"),
+    [
+        ({"address": "auto"}, "address: expected none with in_process, found auto"),
+        ({"name": "in_process", "gpus_per_worker": 1}, "gpus_per_worker: expected none"),
+        ({"name": "ray", "gpus_per_worker": 1.5}, "a fraction of one GPU or a whole number"),
+        ({"name": "ray", "address": "local"}, "address"),  # it would not be bound to loopback
+    ],
+)
+def test_settings_that_make_no_sense(engine: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RunConfig.model_validate({"name": "x", "engine": engine})
+
+
 def test_runs_go_side_by_side_on_a_shared_cluster() -> None:
     def jobs(**engine: Any) -> list[Job]:
         config = RunConfig.model_validate({"name": "x", "engine": {"name": "ray", **engine}})
