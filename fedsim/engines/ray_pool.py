@@ -11,7 +11,7 @@ from fedsim.engines.client_app import MakeClientApp
 from fedsim.engines.ray_actor import RayActor, place_of_driver
 from fedsim.engines.ray_room import SECONDS_TO_FIND_ROOM, Share
 from fedsim.engines.stripped import StrippedUnit, first_arrays
-from fedsim.engines.unit import Unit
+from fedsim.engines.unit import Unit, place_of
 from fedsim.errors import EngineError, FedsimError
 
 _MAX_RESTARTS = 3
@@ -170,7 +170,7 @@ class ActorPool:
             return
         if fault is not None:
             raise fault
-        actor.is_up = True
+        actor.is_up, self._failed_starts = True, 0
 
     def _fetch(self, entry: _Open) -> Message | None:
         """Return the reply to a unit; None if it was lost with its node, and is done again."""
@@ -199,8 +199,8 @@ def _give_up(entry: _Open, error: Exception) -> None:
     entry.actor, entry.is_done = None, False
     entry.num_deaths += 1
     if entry.num_deaths > _MAX_RESTARTS:
-        [*_, config] = entry.stripped.unit.messages[0].content.config_records.values()
-        raise _killed(entry.num_deaths, f"the unit that begins with {dict(config)}") from error
+        first = place_of(entry.stripped.unit.messages[0])
+        raise _killed(entry.num_deaths, f"the block that begins with {first}") from error
 
 
 def _killed(times: int, over: str) -> EngineError:

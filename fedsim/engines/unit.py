@@ -69,7 +69,7 @@ def execute(app: ClientApp, unit: Unit, total: Arrays, following: Message | None
         for message, coming in zip(unit.messages, (*unit.messages[1:], following), strict=True):
             reply = _call(app, message, coming)
             received = to_arrays(message.content.array_records[ARRAYS])
-            block.add(reply, received, unit.rule, where=_place_of(message))
+            block.add(reply, received, unit.rule, where=place_of(message))
         return Message(block.to_content(), reply_to=unit.messages[0])
 
 
@@ -89,15 +89,16 @@ def _call(app: ClientApp, message: Message, following: Message | None) -> Messag
     try:
         return app(private, context)
     except FedsimError as error:
-        raise type(error)(f"{_place_of(message)}: {error}") from error
+        raise type(error)(f"{place_of(message)}: {error}") from error
     except Exception as error:
         raise EngineError(
-            f"{_place_of(message)}: the client failed with {type(error).__name__}: {error}; mend "
+            f"{place_of(message)}: the client failed with {type(error).__name__}: {error}; mend "
             f"the client or leave the user out\n{traceback.format_exc()}"
         ) from error
 
 
-def _place_of(message: Message) -> str:
+def place_of(message: Message) -> str:
+    """Return the round and the user that a message is about, for an error."""
     for config in message.content.config_records.values():
         if USER in config:
             return f"round {config.get(ROUND)!r}, user {config[USER]!r}"
