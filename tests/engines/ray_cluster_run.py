@@ -5,6 +5,7 @@ that both actors are on nodes that may be lost.
 """
 
 import functools
+import os
 import sys
 import threading
 import time
@@ -28,6 +29,7 @@ def app_that_waits(user: str, folder: Path) -> ClientApp:
         while not (folder / "lost").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
 
+    (folder / f"up-{os.getpid()}").touch()
     return client_app(fakes._Saboteur(user, wait))
 
 
@@ -38,7 +40,8 @@ def main() -> None:
     doomed = cluster.add_node(num_cpus=1)
 
     def lose_a_node() -> None:
-        while not (folder / "waiting").exists():
+        # An actor that has not started yet would be moved by Ray itself.
+        while not (folder / "waiting").exists() or len(list(folder.glob("up-*"))) < 2:
             time.sleep(0.05)
         cluster.remove_node(doomed, allow_graceful=False)
         (folder / "lost").touch()

@@ -143,7 +143,4 @@ def test_a_lost_node_changes_nothing(tmp_path: Path) -> None:
         env={**os.environ, **loopback, "PYTHONPATH": os.pathsep.join(map(str, paths))},
     )
     assert done.returncode == 0, done.stderr
-    equal, replaced, lost = done.stdout.splitlines()[-1].split()
-    assert (equal, lost) == ("equal", "True")
-    # Until Ray has noticed, it may put an actor's successor on the lost node, too.
-    assert int(replaced) in (1, 2), done.stdout
+    assert done.stdout.splitlines()[-1] == "equal 1 True"
