@@ -1,5 +1,6 @@
 """Whole runs on Ray from the command line, and a cluster that loses a node."""
 
+import importlib.util
 import json
 import os
 import signal
@@ -17,7 +18,10 @@ import torch
 import fedsim
 from fedsim.reporter import Silence
 
-pytest.importorskip("ray", reason="ray is not installed (fedsim[ray])")
+# Not importorskip: tests of this process start a Ray that must not have been imported before.
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="ray is not installed (fedsim[ray])"
+)
 
 ROOT = Path(__file__).parents[2]
 SETTINGS: dict[str, Any] = {
