@@ -20,6 +20,7 @@ from fedsim.cohort_strategy import CohortStrategy
 from fedsim.config import DataConfig, RunConfig
 from fedsim.data.dataset import FederatedDataset, UserTable
 from fedsim.data.dealing import dirichlet, iid, iid_constant, quantity
+from fedsim.data.image_dataset import ImageDataset
 from fedsim.data.index import StoredImages
 from fedsim.data.partition import Deal, Dealing
 from fedsim.data.partition_file import read_partition
@@ -44,6 +45,7 @@ MODELS = {
     "cnn": "fedsim.models.cnn:Cnn",
     "resnet18": "fedsim.models.resnet:resnet18",
 }
+_TAKEN_OVER: dict[DataConfig, FederatedDataset] = {}
 _DEALINGS: dict[str, Callable[..., Deal]] = {
     "iid": iid,
     "iid_constant": iid_constant,
@@ -74,8 +76,23 @@ def with_defaults(config: RunConfig) -> RunConfig:
 
 
 def build_dataset(config: RunConfig) -> FederatedDataset:
-    """Open the data; runs of one process that use the same data share what is opened."""
-    return _open_data(config.data)
+    """Open the data; runs that use the same data share what is opened."""
+    return _TAKEN_OVER.get(config.data) or _open_data(config.data)
+
+
+def shared_dataset(config: RunConfig) -> ImageDataset | None:
+    """Return the data, opened, for a process that is started to take over; None if it can't."""
+    dataset = build_dataset(config)
+    if not isinstance(dataset, ImageDataset):
+        return None
+    dataset.open()
+    return dataset
+
+
+def take_over(data: DataConfig, dataset: ImageDataset | None) -> None:
+    """Use what another process has opened."""
+    if dataset is not None:
+        _TAKEN_OVER[data] = dataset
 
 
 @functools.lru_cache(maxsize=2)
@@ -208,8 +225,11 @@ def build_private_gradient(
     return PrivateGradient(model, max_grad_norm=max_grad_norm, noise_multiplier=noise_multiplier)
 
 
-def build_client_app(config: RunConfig, states: Path | None = None) -> ClientApp:
-    """Make the ClientApp, in the process that runs it."""
+def build_client_app(
+    config: RunConfig, states: Path | None = None, opened: ImageDataset | None = None
+) -> ClientApp:
+    """Make the ClientApp, in the process that runs it, with data that another one has opened."""
+    take_over(config.data, opened)
     return client_app(build_trainer(config, states))
 
 

@@ -8,7 +8,13 @@ from flwr.clientapp import ClientApp
 from torch import nn
 
 from fedsim.arrays import Arrays
-from fedsim.build import build_client_app, build_dataset, build_part, build_plain_strategy
+from fedsim.build import (
+    build_client_app,
+    build_dataset,
+    build_part,
+    build_plain_strategy,
+    shared_dataset,
+)
 from fedsim.cohort_strategy import CohortStrategy
 from fedsim.config import RunConfig
 from fedsim.data.dataset import num_examples
@@ -36,7 +42,7 @@ def build_grid(
     if config.engine.name == "ray":
         return _ray_grid(config, travelling, num_users, states)
     return InProcessGrid(
-        functools.partial(build_client_app, config, states),
+        functools.partial(build_client_app, config, states, shared_dataset(config)),
         travelling,
         num_users=num_users,
         num_workers=workers,

@@ -1,6 +1,7 @@
 """The command line. Heavy imports wait for the command that needs them."""
 
 import os
+import shlex
 import signal
 import sys
 import traceback
@@ -99,7 +100,8 @@ def run(
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with shown_progress(console, processes_for(jobs)[0]) as reporter:
-            outcomes = run_jobs(jobs, out, reporter, repeat_failed=resume)
+            command = shlex.join(["fedsim", *sys.argv[1:]])
+            outcomes = run_jobs(jobs, out, reporter, command=command, repeat_failed=resume)
     except KeyboardInterrupt:  # here, since typer would end without a word
         print("fedsim: stopped; run it again to go on from the last checkpoints", file=sys.stderr)
         raise typer.Exit(130) from None

@@ -1,18 +1,18 @@
 """From a YAML file to runs, with every fault reported at once."""
 
-import difflib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
-from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from fedsim.config import Component, RunConfig
-from fedsim.errors import ConfigError
+from fedsim.errors import ConfigError, FedsimError
+from fedsim.nearest import hint
 from fedsim.sweep import EXPANSIONS, Expanded, Tree, copied, expand, set_dotted
+from fedsim.yaml_text import fault_of, parse_yaml
 
 _EXTENDS = "extends"
 
@@ -34,7 +34,7 @@ def load_runs(path: Path, overrides: Iterable[str] = ()) -> dict[str, RunConfig]
     tree = _read_whole(path, ())
     fixed = dict(_parse_override(text) for text in overrides)
     for key in [key for key in fixed if key.split(".")[0] in EXPANSIONS]:
-        set_dotted(tree, key, fixed.pop(key), str(path))
+        set_dotted(tree, key, fixed.pop(key))
     return runs_of(tree, fixed, str(path))
 
 
@@ -50,24 +50,26 @@ def runs_of(tree: Tree, fixed: Tree, where: str) -> dict[str, RunConfig]:
         ConfigError: Names every fault, each with its dotted path.
     """
     runs: dict[str, RunConfig] = {}
+    unfit: list[FedsimError] = []
     faults: list[str] = []
-    for run in expand(tree, fixed, where):
-        if run.run_id in runs:
-            raise ConfigError(
-                f"{where}: expected runs that differ in case, swept settings or seed, found two "
-                f"that would be called {run.run_id}; rename a case or drop a repeated value"
+    taken: set[str] = set()
+    for run in expand(tree, fixed, unfit):
+        if run.run_id in taken:
+            faults.append(
+                "expected runs that differ in case, swept settings or seed, found two that would "
+                f"be called {run.run_id}; rename a case or drop a repeated value"
             )
+        taken.add(run.run_id)
         try:
             runs[run.run_id] = RunConfig.model_validate(run.settings)
         except ValidationError as error:
             faults += [_describe(fault, run) for fault in error.errors()]
-    if faults:
-        listed = "\n".join(f"  - {fault}" for fault in dict.fromkeys(faults))
+    faults = list(dict.fromkeys([*map(str, unfit), *faults]))
+    if len(faults) > 1:
+        listed = "\n".join(f"  - {fault}" for fault in faults)
         raise ConfigError(f"{where}: expected valid settings, found these faults:\n{listed}")
-    if not runs:
-        raise ConfigError(
-            f"{where}: sweep.exclude: expected runs to be left, found none; drop a rule"
-        )
+    if faults:
+        raise ConfigError(f"{where}: {faults[0]}")
     return runs
 
 
@@ -83,16 +85,6 @@ def json_schema() -> Tree:
     }
     schema["required"] = []  # a file that extends another may leave anything out
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
-
-
-def parse_yaml(text: str) -> Any:
-    """Parse YAML 1.2 without ever building objects: ``1e-3`` is a number and ``no`` a string.
-
-    Examples:
-        >>> parse_yaml("{a: 1e-3, b: no, c: '0123456'}")
-        {'a': 0.001, 'b': 'no', 'c': '0123456'}
-    """
-    return YAML(typ="safe", pure=True).load(text)
 
 
 def _read_whole(path: Path, extended_by: tuple[Path, ...]) -> Tree:
@@ -138,8 +130,8 @@ def _read(path: Path) -> Tree:
             f"{path}: expected a readable YAML file, found {error.strerror}; check the path"
         ) from None
     except (YAMLError, UnicodeDecodeError) as error:
-        detail = " ".join(str(error).split())
-        raise ConfigError(f"{path}: expected YAML, found {detail}; mend the syntax") from None
+        where, found, remedy = fault_of(error)
+        raise ConfigError(f"{path}{where}: expected YAML, found {found}; {remedy}") from None
     if not isinstance(tree, dict):
         raise ConfigError(
             f"{path}: expected a mapping of sections, found {type(tree).__name__}; start with "
@@ -158,9 +150,9 @@ def _parse_override(text: str) -> tuple[str, Any]:
     try:
         return key, parse_yaml(value)
     except YAMLError as error:
-        detail = " ".join(str(error).split())
+        _, found, remedy = fault_of(error)
         raise ConfigError(
-            f"override {text!r}: expected a YAML value, found {detail}; quote it"
+            f"override {text!r}: expected a YAML value, found {found}; {remedy}"
         ) from None
 
 
@@ -196,8 +188,7 @@ def _nearest(loc: tuple[int | str, ...]) -> str:
     known = [key for key in model.model_fields if key != "case"]
     if model is RunConfig:
         known += [*EXPANSIONS, _EXTENDS]
-    close = difflib.get_close_matches(str(loc[-1]), known, n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else f"the keys here are {', '.join(known)}"
+    return hint(str(loc[-1]), known, f"the keys here are {', '.join(known)}")
 
 
 def _describe_choice(fault: ErrorDetails) -> str:
@@ -205,9 +196,8 @@ def _describe_choice(fault: ErrorDetails) -> str:
     holder, keys = _locate(fault["loc"])
     choices = list(_choices(holder, keys[-1]))
     found = fault.get("ctx", {}).get("tag")
-    close = difflib.get_close_matches(found or "", choices, n=1, cutoff=0.5)
-    remedy = f"did you mean {close[0]!r}?" if close else "choose one"
     shown = "none" if found is None else repr(found)
+    remedy = hint(found or "", choices, "choose one")
     return f"expected one of {', '.join(choices)}, found {shown}; {remedy}"
 
 

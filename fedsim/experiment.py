@@ -28,12 +28,18 @@ from fedsim.run_processes import Outcome, attempt, run_in_processes
 from fedsim.single_run import resumed
 
 _SECONDS_TO_LOCK = 10.0
+_FROM_PYTHON = "fedsim.run(...) in Python"
 
 Task = tuple[Job, RunFolder]
 
 
 def run_jobs(
-    jobs: list[Job], out: Path, reporter: Reporter, *, repeat_failed: bool = False
+    jobs: list[Job],
+    out: Path,
+    reporter: Reporter,
+    *,
+    command: str,
+    repeat_failed: bool = False,
 ) -> dict[str, Outcome]:
     """Run all jobs, as many at a time as there are cores for, and return how each ended.
 
@@ -45,6 +51,7 @@ def run_jobs(
         jobs: What to run.
         out: The folder of all experiments; a job writes to ``out/<name>/<run_id>``.
         reporter: Told what happens.
+        command: What asked for it, for the record.
         repeat_failed: Go on with failed runs, too, from their last checkpoints.
 
     Returns:
@@ -58,8 +65,9 @@ def run_jobs(
         for job in (dataclasses.replace(j, config=build.with_defaults(j.config)) for j in jobs)
     ]
     with _locked({folder.path.parent for _, folder in tasks}):
-        reporter.checking(len(tasks))
         outcomes = {} if repeat_failed else _failed_before(tasks)
+        outcomes |= _finished_before(tasks, unchanged=True)
+        reporter.checking(len(tasks) - len(outcomes))
         # Everything is built once before anything runs: a fault in the last run shows at once.
         faults: list[FedsimError] = []
         for job, folder in tasks:
@@ -67,8 +75,9 @@ def run_jobs(
                 with noted(faults):
                     faults += _faults(job, folder)
         raise_together(faults)
-        outcomes |= _finished_before(tasks)
-        _tell(outcomes, reporter)
+        outcomes |= _finished_before(tasks, unchanged=False)
+        _tell(tasks, outcomes, reporter)
+        _note_origins(tasks, outcomes, command)
         todo = [task for task in tasks if task[0].run_id not in outcomes]
         if todo:
             jobs = [job for job, _ in todo]
@@ -102,7 +111,8 @@ def run(
     given = {f"seed{config.seed}": config} if isinstance(config, RunConfig) else None
     jobs = jobs_of(given or runs_of(dict(config), {}, "the settings"))
     with shown_progress(Console(), processes_for(jobs)[0]) as shown:
-        outcomes = run_jobs(jobs, Path(out), reporter or shown, repeat_failed=True)
+        told = reporter or shown
+        outcomes = run_jobs(jobs, Path(out), told, command=_FROM_PYTHON, repeat_failed=True)
     summaries = {}
     for run_id, outcome in outcomes.items():
         if isinstance(outcome, Failure):
@@ -128,7 +138,6 @@ def processes_for(jobs: Sequence[Job]) -> tuple[int, int]:
 
 def _run(tasks: list[Task], reporter: Reporter) -> dict[str, Outcome]:
     for _, folder in tasks:
-        folder.prepare()
         folder.clear_failure()
     at_a_time, workers = processes_for([job for job, _ in tasks])
     if at_a_time > 1:
@@ -136,8 +145,9 @@ def _run(tasks: list[Task], reporter: Reporter) -> dict[str, Outcome]:
     return {job.run_id: attempt(job, folder, reporter, workers) for job, folder in tasks}
 
 
-def _tell(outcomes: dict[str, Outcome], reporter: Reporter) -> None:
-    for run_id, outcome in outcomes.items():
+def _tell(tasks: list[Task], outcomes: dict[str, Outcome], reporter: Reporter) -> None:
+    for run_id in [job.run_id for job, _ in tasks if job.run_id in outcomes]:
+        outcome = outcomes[run_id]
         if isinstance(outcome, Failure):
             reporter.failed(run_id, outcome, skipped=True)
         else:
@@ -152,15 +162,31 @@ def _faults(job: Job, folder: RunFolder) -> list[FedsimError]:
     return faults_of(job.config, job.baseline, dataset, state.ledger if state else None)
 
 
-def _finished_before(tasks: list[Task]) -> dict[str, Outcome]:
-    """Return the summaries that are there, unless more rounds are asked for than they are of."""
+def _finished_before(tasks: list[Task], *, unchanged: bool) -> dict[str, Outcome]:
+    """Return the summaries that are there, unless more rounds are asked for than they are of.
+
+    Args:
+        tasks: Runs and their folders.
+        unchanged: Only of runs whose settings are what they were to the letter: nothing has to be
+            built to know that they are done.
+    """
     found: dict[str, Outcome] = {}
     for job, folder in tasks:
         if folder.finished:
             summary: dict[str, Any] = folder.read_json("summary.json")
-            if summary["num_rounds"] >= job.num_rounds:
+            same = not unchanged or summary["config"] == job.config.model_dump(mode="json")
+            if same and summary["num_rounds"] >= job.num_rounds:
                 found[job.run_id] = summary
     return found
+
+
+def _note_origins(tasks: list[Task], outcomes: dict[str, Outcome], command: str) -> None:
+    """Record each run's place among its siblings, and the command of those that are to do."""
+    for place, (job, folder) in enumerate(tasks):
+        is_to_do = job.run_id not in outcomes
+        if is_to_do:
+            folder.prepare()
+        folder.note_origin(place, command if is_to_do else None)
 
 
 def _failed_before(tasks: list[Task]) -> dict[str, Outcome]:

@@ -1,14 +1,15 @@
 """Runs that were recorded, as data frames for a notebook."""
 
-import difflib
 import json
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedsim.config_file import parse_yaml
 from fedsim.errors import CheckpointError, ConfigError
+from fedsim.nearest import hint
 from fedsim.record import RunFolder
+from fedsim.yaml_text import parse_yaml
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,11 +82,10 @@ def kept(frame: "pd.DataFrame", conditions: Iterable[str]) -> "pd.DataFrame":
                 "status=finished"
             )
         if column not in frame:
-            close = difflib.get_close_matches(column, list(frame), n=1, cutoff=0.4)
-            hint = f"did you mean {close[0]}?" if close else "see fedsim runs --csv for the columns"
+            remedy = hint(column, list(frame), "see fedsim runs --csv for the columns")
             raise ConfigError(
                 f"where {condition!r}: expected column=value of a known column, found {column!r}; "
-                f"{hint}"
+                f"{remedy}"
             )
         frame = frame[[_is(found, value) for found in frame[column]]]
     if "macro_ap" not in frame:
@@ -102,7 +102,7 @@ def _is(found: Any, value: str) -> bool:
 
 
 def find_runs(paths: Iterable[str | Path]) -> list[RunFolder]:
-    """Return the folders of all runs below some folders, in the order of their paths.
+    """Return the folders of all runs below some folders, each experiment in its file's order.
 
     Raises:
         CheckpointError: A path is no folder, or there is no run below it.
@@ -118,8 +118,13 @@ def find_runs(paths: Iterable[str | Path]) -> list[RunFolder]:
                 f"{path}: expected a folder of runs, with their config.yaml, found {found}; give "
                 "the folder that fedsim run wrote to"
             )
-        folders += [RunFolder(config.parent) for config in configs]
+        folders += sorted((RunFolder(config.parent) for config in configs), key=_order)
     return folders
+
+
+def _order(folder: RunFolder) -> tuple[Path, float, Path]:
+    place = folder.origin()["place"]
+    return folder.path.parent, math.inf if place is None else place, folder.path
 
 
 def _row(folder: RunFolder) -> dict[str, Any]:

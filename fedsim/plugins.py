@@ -1,6 +1,5 @@
 """Names in the YAML to Python objects: a registered name, a dotted path, or a file."""
 
-import difflib
 import importlib
 import importlib.util
 import inspect
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsim.errors import ConfigError, FedsimError
+from fedsim.nearest import hint
 
 
 def resolve(name: str, known: Mapping[str, str], where: str) -> Any:
@@ -32,11 +32,10 @@ def resolve(name: str, known: Mapping[str, str], where: str) -> Any:
     target = known.get(name, name)
     module_name, _, attribute = target.rpartition(":")
     if not module_name or not attribute:
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(known))}"
+        remedy = hint(name, known, f"known are {', '.join(sorted(known))}")
         raise ConfigError(
             f"{where}: expected a known name, package.module:Object or ./file.py:Object, found "
-            f"{name!r}; {hint}"
+            f"{name!r}; {remedy}"
         )
     module = (
         _import_file(module_name, where)
@@ -46,10 +45,9 @@ def resolve(name: str, known: Mapping[str, str], where: str) -> Any:
     try:
         return getattr(module, attribute)
     except AttributeError:
-        close = difflib.get_close_matches(attribute, dir(module), n=1)
-        hint = f"did you mean {close[0]!r}?" if close else "check the name after the colon"
+        remedy = hint(attribute, dir(module), "check the name after the colon")
         raise ConfigError(
-            f"{where}: expected {attribute!r} in {module_name}, found none; {hint}"
+            f"{where}: expected {attribute!r} in {module_name}, found none; {remedy}"
         ) from None
 
 
@@ -80,15 +78,10 @@ def call(factory: Callable[..., Any], parameters: dict[str, Any], where: str, **
     for name in parameters:
         if name in given or (name not in accepted and not takes_all):
             offered = [option for option in accepted if option not in given]
-            close = difflib.get_close_matches(name, offered, n=1, cutoff=0.5)
-            hint = (
-                f"did you mean {close[0]!r}?"
-                if close
-                else f"it takes {', '.join(offered) or 'none'}"
-            )
+            remedy = hint(name, offered, f"it takes {', '.join(offered) or 'none'}")
             raise ConfigError(
                 f"{where}.{name}: expected a parameter of {_name_of(factory)}, found {name!r}; "
-                f"{hint}"
+                f"{remedy}"
             )
     for name in _required(signature):
         if name not in parameters and name not in given:

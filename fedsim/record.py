@@ -12,7 +12,7 @@ from fedsim.errors import CheckpointError
 
 Line = dict[str, Any]
 
-_FAILED = "failed.json"
+_FAILED, _ORIGIN = "failed.json", "origin.json"
 
 
 class RunFolder:
@@ -61,6 +61,22 @@ class RunFolder:
     def failure(self) -> dict[str, Any] | None:
         """Return what ``mark_failed`` wrote; None for a run that has not failed."""
         return self.read_json(_FAILED) if (self.path / _FAILED).exists() else None
+
+    def origin(self) -> dict[str, Any]:
+        """Return where the run comes from.
+
+        ``place`` is its number in its file, from 0, None if that is unknown; ``commands`` are those
+        that it was begun and gone on with.
+        """
+        known = self.read_json(_ORIGIN) if (self.path / _ORIGIN).exists() else {}
+        return {"place": known.get("place"), "commands": known.get("commands", [])}
+
+    def note_origin(self, place: int, command: str | None = None) -> None:
+        """Write ``origin.json``: the place, and a command more; nothing if nothing is new."""
+        known = self.origin()
+        now = {"place": place, "commands": [*known["commands"], *([command] if command else [])]}
+        if now != known:
+            self.write_json(_ORIGIN, now)
 
     def write_config(self, settings: dict[str, Any]) -> None:
         """Write ``config.yaml``: every setting, defaults included."""

@@ -16,7 +16,9 @@ from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any
 
+from fedsim import build
 from fedsim.build_privacy import calibrations, recall_calibrations
+from fedsim.data.image_dataset import ImageDataset
 from fedsim.engines.workers import end_with, start_forkserver
 from fedsim.errors import FedsimError
 from fedsim.jobs import Job
@@ -98,8 +100,9 @@ def _start(job: Job, folder: RunFolder, workers: int) -> _Running:
     context = start_forkserver("fedsim.run_processes")
     events, sender = context.Pipe(duplex=False)
     read_end, lifeline = context.Pipe(duplex=False)
+    opened = build.shared_dataset(job.config)
     process = context.Process(
-        target=_child, args=(sender, read_end, job, folder, workers, calibrations())
+        target=_child, args=(sender, read_end, job, folder, workers, calibrations(), opened)
     )
     process.start()
     sender.close()
@@ -175,10 +178,12 @@ def _child(
     folder: RunFolder,
     workers: int,
     calibrated: dict[Any, float],
+    opened: ImageDataset | None,
 ) -> None:
     signal.signal(signal.SIGTERM, _interrupt)
     threading.Thread(target=end_with, args=(lifeline,), daemon=True).start()
     recall_calibrations(calibrated)
+    build.take_over(job.config.data, opened)
     try:
         events.send(("outcome", attempt(job, folder, _Sender(events), workers)))
     except KeyboardInterrupt:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,7 +150,7 @@ def load_checkpoint(path: Path, settings: dict[str, Any]) -> RunState:
     differing = _differing(content["settings"], settings)
     if differing:
         raise CheckpointError(
-            f"{path}: expected the settings that the run began with, found others for "
+            f"{path}: expected the settings that the run began with, found others: "
             f"{', '.join(differing)}; restore them, or choose another --out"
         )
     best = content["best"]
@@ -167,6 +168,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _differing(found: Any, expected: Any, prefix: str = "") -> list[str]:
+    """Return the dotted keys under which settings differ, with both values."""
     if isinstance(found, dict) and isinstance(expected, dict):
         keys = sorted(found.keys() | expected.keys())
         return [
@@ -174,4 +176,5 @@ def _differing(found: Any, expected: Any, prefix: str = "") -> list[str]:
             for key in keys
             for name in _differing(found.get(key), expected.get(key), f"{prefix}.{key}".lstrip("."))
         ]
-    return [] if found == expected else [prefix]
+    then, now = (textwrap.shorten(repr(value), 60) for value in (found, expected))
+    return [] if found == expected else [f"{prefix} (began with {then}, now {now})"]

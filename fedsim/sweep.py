@@ -12,20 +12,18 @@ sweep:                      # every combination of the values
 seeds: [0, 1, 2]
 """
 
-import hashlib
 import itertools
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedsim.errors import ConfigError
+from fedsim.errors import ConfigError, FedsimError, noted
+from fedsim.nearest import hint
+from fedsim.run_id import run_id_of
 
 EXPANSIONS = ("seeds", "cases", "sweep")
 Tree = dict[str, Any]
-
-_LONGEST_VALUE, _LONGEST_ID = 40, 160  # letters; a folder's name has room for 255 bytes
 
 
 @dataclass(frozen=True)
@@ -43,25 +41,25 @@ class Expanded:
     origins: dict[str, str] = field(default_factory=dict)
 
 
-def expand(tree: Tree, fixed: Tree, where: str) -> Iterator[Expanded]:
+def expand(tree: Tree, fixed: Tree, faults: list[FedsimError]) -> Iterator[Expanded]:
     """Yield the runs of a file, in order: cases, then the sweep's product, then seeds.
 
     Args:
         tree: The file.
         fixed: Dotted keys with values that win over cases and sweep; what they set is not swept.
-        where: The file's name, for errors.
-
-    Raises:
-        ConfigError: An expansion is not what it has to be.
+        faults: What is wrong with the expansions is appended, and the runs are those without it.
     """
-    cases = _cases(tree, where)
-    choices = _choices(tree, fixed, where)
-    excluded = _excluded(tree, where)
-    seeds = [fixed["seed"]] if "seed" in fixed else tree.get("seeds", [tree.get("seed", 0)])
-    if not isinstance(seeds, list) or not seeds:
-        raise ConfigError(f"{where}: seeds: expected a list, found {seeds!r}; write [0, 1, 2]")
+    cases: dict[Any, Tree] = {None: {}}
+    with noted(faults):
+        cases = _cases(tree)
+    choices, excluded, seeds = _choices(tree, fixed, faults), _Excluded([]), [0]
+    with noted(faults):
+        excluded = _Excluded(_rules(tree))
+    with noted(faults):
+        seeds = [fixed["seed"]] if "seed" in fixed else _seeds(tree)
     base = {key: value for key, value in tree.items() if key not in EXPANSIONS}
-    used: set[int] = set()
+    is_whole = not faults and not fixed  # what is left out may leave a rule without work
+    any_left = False
     for case, combination, seed in itertools.product(
         cases.items(), itertools.product(*choices), seeds
     ):
@@ -74,22 +72,22 @@ def expand(tree: Tree, fixed: Tree, where: str) -> Iterator[Expanded]:
             for key, value in sorted(
                 layer.items(), key=lambda item: not item[0].endswith(".method")
             ):
-                set_dotted(settings, key, value, where)
+                with noted(faults):
+                    set_dotted(settings, key, value)
                 origins[key] = origin
         settings |= {"seed": seed, "case": name}
-        matching = [number for number, rule in enumerate(excluded) if _matches(settings, rule)]
-        used.update(matching)
-        if not matching:
-            yield Expanded(_run_id(name, swept, seed), settings, origins)
-    idle = [rule for number, rule in enumerate(excluded) if number not in used]
-    if idle and not fixed:  # what the command line sets may leave a rule without work
-        raise ConfigError(
-            f"{where}: sweep.exclude: expected rules that leave out a run, found {idle[0]}, which "
-            "fits none; correct or drop it"
-        )
+        if not excluded.takes(settings):
+            any_left = True
+            yield Expanded(run_id_of(name, swept, seed), settings, origins)
+    if is_whole:
+        with noted(faults):
+            excluded.check()
+    if not any_left:
+        text = "sweep.exclude: expected runs to be left, found none; drop a rule"
+        faults.append(ConfigError(text))
 
 
-def set_dotted(tree: Tree, dotted: str, value: Any, where: str) -> None:
+def set_dotted(tree: Tree, dotted: str, value: Any) -> None:
     """Set the value at a dotted key of a tree, making the sections on the way."""
     *parents, last = str(dotted).split(".")
     for parent in parents:
@@ -98,8 +96,8 @@ def set_dotted(tree: Tree, dotted: str, value: Any, where: str) -> None:
         tree = tree[parent]
         if not isinstance(tree, dict):
             raise ConfigError(
-                f"{where}: {dotted}: expected {parent!r} to be a section, found {tree!r}; "
-                "check the dotted key"
+                f"{dotted}: expected {parent!r} to be a section, found {tree!r}; check the dotted "
+                "key"
             )
     if last == "method" and tree.get(last, value) != value:
         tree.clear()  # the parameters of one method are not another's
@@ -133,44 +131,63 @@ def spaced(kind: str, first: float, last: float, number: int) -> list[float]:
     return values
 
 
-def _cases(tree: Tree, where: str) -> dict[Any, Tree]:
-    cases = _mapping(tree, "cases", where) or {None: {}}
+def _seeds(tree: Tree) -> list[Any]:
+    seeds = tree.get("seeds", [tree.get("seed", 0)])
+    if not isinstance(seeds, list) or not seeds:
+        raise ConfigError(f"seeds: expected a list, found {seeds!r}; write [0, 1, 2]")
+    return seeds
+
+
+def _cases(tree: Tree) -> dict[Any, Tree]:
+    cases = _mapping(tree, "cases") or {None: {}}
     for case, changes in cases.items():
         if not isinstance(changes, dict | None):
             raise ConfigError(
-                f"{where}: cases.{case}: expected dotted keys with values, found {changes!r}; "
-                "write {federated.num_rounds: 10}, or {} for no change"
+                f"cases.{case}: expected dotted keys with values, found {changes!r}; write "
+                "{federated.num_rounds: 10}, or {} for no change"
             )
     return {case: changes or {} for case, changes in cases.items()}
 
 
-def _choices(tree: Tree, fixed: Tree, where: str) -> list[list[Tree]]:
-    """Return what is swept: for each axis of the product its choices, as dotted keys and values."""
-    sweep = _mapping(tree, "sweep", where)
+def _axes(tree: Tree) -> list[Tree]:
+    """Return what is swept, a mapping for each axis of the product, as it stands in the file."""
+    sweep = _mapping(tree, "sweep")
     groups = sweep.get("zip", [])
     if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
         raise ConfigError(
-            f"{where}: sweep.zip: expected a list of groups, found {groups!r}; write "
+            f"sweep.zip: expected a list of groups, found {groups!r}; write "
             "[{a.b: [1, 2], c.d: [3, 4]}]"
         )
-    axes = [{key: values} for key, values in sweep.items() if key not in ("zip", "exclude")]
-    choices = []
-    for axis in [*axes, *groups]:
-        listed = {
-            key: _values(f"{where}: sweep.{key}", values)
-            for key, values in axis.items()
-            if not any(f"{key}.".startswith(f"{override}.") for override in fixed)
-        }
-        sizes = {key: len(values) for key, values in listed.items()}
-        if len(set(sizes.values())) > 1:
-            raise ConfigError(
-                f"{where}: sweep.zip: expected lists of one length in a group, found {sizes}; "
-                "make them equally long"
-            )
-        if listed:
-            rows = zip(*listed.values(), strict=True)
-            choices.append([dict(zip(listed, row, strict=True)) for row in rows])
-    return choices
+    return [
+        *({key: values} for key, values in sweep.items() if key not in ("zip", "exclude")),
+        *groups,
+    ]
+
+
+def _choices(tree: Tree, fixed: Tree, faults: list[FedsimError]) -> list[list[Tree]]:
+    """Return for each axis of the product its choices, as dotted keys and values."""
+    axes, choices = list[Tree](), []
+    with noted(faults):
+        axes = _axes(tree)
+    for axis in axes:
+        with noted(faults):
+            choices.append(_rows(axis, fixed))
+    return [rows for rows in choices if rows]
+
+
+def _rows(axis: Tree, fixed: Tree) -> list[Tree]:
+    listed = {
+        key: _values(f"sweep.{key}", values)
+        for key, values in axis.items()
+        if not any(f"{key}.".startswith(f"{override}.") for override in fixed)
+    }
+    sizes = {key: len(values) for key, values in listed.items()}
+    if len(set(sizes.values())) > 1:
+        raise ConfigError(
+            f"sweep.zip: expected lists of one length in a group, found {sizes}; make them "
+            "equally long"
+        )
+    return [dict(zip(listed, row, strict=True)) for row in zip(*listed.values(), strict=True)]
 
 
 def _values(where: str, values: Any) -> list[Any]:
@@ -197,22 +214,45 @@ def _are_bounds(kind: str, bounds: Any) -> bool:
     return isinstance(number, int) and number >= 2 and finite and above_zero
 
 
-def _excluded(tree: Tree, where: str) -> list[Tree]:
-    rules = _mapping(tree, "sweep", where).get("exclude", [])
+def _rules(tree: Tree) -> list[Tree]:
+    """Return the combinations that are left out."""
+    rules = _mapping(tree, "sweep").get("exclude", [])
     if not isinstance(rules, list) or not all(isinstance(rule, dict) and rule for rule in rules):
         raise ConfigError(
-            f"{where}: sweep.exclude: expected a list of combinations, found {rules!r}; write "
+            f"sweep.exclude: expected a list of combinations, found {rules!r}; write "
             "[{case: a, federated.local.epochs: 2}]"
         )
-    swept = {key for choice in _choices(tree, {}, where) for key in choice[0]}
-    cases = _cases(tree, where)
-    known = {"case", "seed", *swept, *(key for changes in cases.values() for key in changes)}
+    try:
+        varying = {key for axis in (*_axes(tree), *_cases(tree).values()) for key in axis}
+    except ConfigError:  # which is told by itself
+        return rules
+    known = sorted({"case", "seed", *varying})
     for key in [key for rule in rules for key in rule if key not in known]:
         raise ConfigError(
-            f"{where}: sweep.exclude: expected keys that vary ({', '.join(sorted(known))}), found "
-            f"{key!r}; name what is swept"
+            f"sweep.exclude: expected keys that vary ({', '.join(known)}), found {key!r}; "
+            f"{hint(key, known, 'name what is swept')}"
         )
     return rules
+
+
+class _Excluded:
+    """Rules that leave runs out, and which of them had work."""
+
+    def __init__(self, rules: list[Tree]) -> None:
+        self._rules, self._used = rules, set[int]()
+
+    def takes(self, settings: Tree) -> bool:
+        matching = [n for n, rule in enumerate(self._rules) if _matches(settings, rule)]
+        self._used.update(matching)
+        return bool(matching)
+
+    def check(self) -> None:
+        idle = [rule for number, rule in enumerate(self._rules) if number not in self._used]
+        if idle:
+            raise ConfigError(
+                f"sweep.exclude: expected rules that leave out a run, found {idle[0]}, which fits "
+                "none; correct or drop it"
+            )
 
 
 def _matches(settings: Tree, rule: Tree) -> bool:
@@ -225,36 +265,10 @@ def _get(tree: Any, dotted: str) -> Any:
     return tree
 
 
-def _mapping(tree: Tree, key: str, where: str) -> dict[Any, Any]:
+def _mapping(tree: Tree, key: str) -> dict[Any, Any]:
     value = tree.get(key) or {}
     if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
         raise ConfigError(
-            f"{where}: {key}: expected names with what they stand for, found {value!r}; see the "
-            "README"
+            f"{key}: expected names with what they stand for, found {value!r}; see docs/sweeps.md"
         )
     return value
-
-
-def _run_id(case: str | None, swept: Tree, seed: Any) -> str:
-    parts = [str(case)] if case else []
-    names = [key.rpartition(".")[2] for key in swept]
-    for key, name in zip(swept, names, strict=True):
-        shown = _shortened(_flat(swept[key]), _LONGEST_VALUE)
-        parts.append(f"{key if names.count(name) > 1 else name}={shown}")
-    text = re.sub(r"[^\w.,=+~-]+", "_", "-".join(parts))  # a folder's name, whatever is swept
-    return "-".join([*([_shortened(text, _LONGEST_ID)] if text else []), f"seed{seed}"])
-
-
-def _flat(value: Any) -> str:
-    if isinstance(value, dict):
-        return ",".join(f"{key}={_flat(item)}" for key, item in value.items())
-    return "none" if value is None else str(value)
-
-
-def _shortened(text: str, longest: int) -> str:
-    """Cut a long text, and let a hash tell it from others that begin alike."""
-    if len(text.encode()) <= longest:
-        return text
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    kept = text.encode()[: longest - 9].decode(errors="ignore")
-    return f"{kept}~{digest}"

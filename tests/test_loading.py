@@ -108,7 +108,7 @@ def test_the_schema_describes_the_files_of_this_project() -> None:
     jsonschema = pytest.importorskip("jsonschema")
     done = CliRunner().invoke(app, ["schema"])
     schema = json.loads(done.stdout)
-    from fedsim.config_file import parse_yaml
+    from fedsim.yaml_text import parse_yaml
 
     files = sorted((Path(__file__).parents[1] / "experiments").rglob("*.yaml"))
     assert files

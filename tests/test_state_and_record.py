@@ -53,7 +53,10 @@ def test_a_kill_while_writing_leaves_the_last_one(tmp_path: Path, monkeypatch) -
 def test_other_settings_are_named(tmp_path: Path) -> None:
     path = tmp_path / "state.pt"
     save_checkpoint(state(), path, {"seed": 0, "data": {"labels": "coarse", "image_size": 32}})
-    with pytest.raises(CheckpointError, match=r"data\.labels, seed"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"data\.labels \(began with 'coarse', now 'fine'\), seed \(began with 0, now 1\)",
+    ):
         load_checkpoint(path, {"seed": 1, "data": {"labels": "fine", "image_size": 32}})
 
 

@@ -18,7 +18,6 @@ from fedsim.build_privacy import central_spending, federated_setting, pooled_set
 from fedsim.cohort import CohortSampler
 from fedsim.cohort_strategy import CohortStrategy
 from fedsim.config import RunConfig
-from fedsim.config_file import parse_yaml
 from fedsim.data.dataset import UserTable
 from fedsim.errors import ConfigError, PrivacyError
 from fedsim.foreign import ForeignStrategy
@@ -28,6 +27,7 @@ from fedsim.privacy.central import CentralGaussian
 from fedsim.strategy import SumStrategy
 from fedsim.streams import numpy_stream
 from fedsim.training.user_level import UserLevelSteps
+from fedsim.yaml_text import parse_yaml
 
 STATED_CLAIMS = Claims(
     clipping_norm=1.0,

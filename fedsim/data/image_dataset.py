@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,8 @@ class ImageDataset:
     """Images that belong to users, decoded to squares; implements ``FederatedDataset``.
 
     Nothing is opened before the first read, a pickled copy holds the arguments alone, and no file
-    stays open between two reads, so no handle is ever shared between processes.
+    stays open between two reads, so no handle is ever shared between processes. A process that is
+    started with this among its arguments takes over the index, and shares the decoded images.
 
     Args:
         open_images: Opens the collection; a picklable callable.
@@ -62,8 +64,8 @@ class ImageDataset:
         image_size: Height and width of the images in pixels, at least 1.
         max_images_per_user: Each *train* user's images after this many, in stored order, are
             left out; None keeps all.
-        cache_mb: Decoded images are kept up to this many MiB (2**20 bytes) in each process, over
-            all splits, the first that are read. Memory is used as images are read.
+        cache_mb: Decoded images are kept up to this many MiB (2**20 bytes), over all splits, the
+            first that are read. Memory is used as images are read.
 
     Raises:
         ConfigError: A number is out of its range or the label set is unknown.
@@ -91,8 +93,14 @@ class ImageDataset:
         self._cache_bytes = cache_mb * 2**20
 
     def __getstate__(self) -> dict[str, Any]:
-        lazy = ("_images", "_splits", "_cache", "_ahead")
-        return {name: value for name, value in self.__dict__.items() if name not in lazy}
+        left_out = {"_splits", "_ahead"}
+        if get_spawning_popen() is None:
+            left_out |= {"_images", "_cache"}
+        return {name: value for name, value in self.__dict__.items() if name not in left_out}
+
+    def open(self) -> None:
+        """Open the collection, so that processes that are started with this have it open, too."""
+        _ = self._images, self._cache
 
     @property
     def label_names(self) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from fedsim.data.pfl_hdf5 import scan_pfl_hdf5
 from fedsim.data.scan import Scan, open_whole
 from fedsim.data.synthetic import scan_synthetic
 from fedsim.errors import DataError
+from fedsim.nearest import hint
 
 OPENCLIPART = Path(str(resources.files("fedsim.data") / "openclipart64.h5"))
 
@@ -46,8 +47,8 @@ def open_dataset(
         image_size: Height and width of the images in pixels, at least 1.
         max_images_per_user: Each *train* user's images after this many, in stored order, are
             left out; None keeps all.
-        cache_mb: Decoded images are kept up to this many MiB in each process, over all splits,
-            the first that are read.
+        cache_mb: Decoded images are kept up to this many MiB, over all splits, the first that are
+            read.
         dealing: Deals the train images to other users (``fedsim.data.dealing``); picklable.
         population_size: Train users of "synthetic"; the default is as many as FLAIR has.
 
@@ -108,7 +109,7 @@ def scanner_of(source: str, population_size: int | None = None) -> Callable[[], 
         f'data source {source!r}: expected "openclipart", "synthetic", a .h5 or .hdf5 file made by '
         f"fedsim, ml-flair or pfl-research, a folder with {METADATA}, a .csv file or a folder with "
         "one, or a .parquet file or a folder with some, found "
-        f"{_found(source, path)}; correct the path"
+        f"{_found(source, path)}; {_remedy(source, path)}"
     )
 
 
@@ -132,6 +133,15 @@ def _hdf5_scanner_of(path: Path) -> Callable[[Path], Scan]:
             if not group.datasets.keys().isdisjoint(LABEL_ARRAYS):
                 return scan_flair_hdf5
     return scan_flair_hdf5
+
+
+def _remedy(source: str, path: Path) -> str:
+    """Ask after the nearest name: one of fedsim's own, or one that lies where the path points."""
+    otherwise = "correct the path"
+    if len(Path(source).parts) == 1:
+        otherwise = hint(source, ("openclipart", "synthetic"), otherwise)
+    beside = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
+    return hint(path.name, beside, otherwise) if not path.exists() else otherwise
 
 
 def _found(source: str, path: Path) -> str:

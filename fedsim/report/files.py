@@ -7,7 +7,7 @@ from fedsim.comparison import COMPARED, SCORES, Difference
 from fedsim.evaluation.few_shot import recorded_scores
 from fedsim.report.classes import class_scores
 from fedsim.report.gather import Entry, Group
-from fedsim.report.reproduce import command_of
+from fedsim.report.reproduce import command_of, commands_of
 from fedsim.tables import Cell, Column, Table
 
 _CENTRAL = ("noise_multiplier", "epsilon_as_run", "epsilon_at_noise_cohort")
@@ -31,7 +31,7 @@ def _runs(groups: Sequence[Group]) -> Table:
         *SCORES,
         *(f"{metric}_{end}" for metric in COMPARED for end in ("users_low", "users_high")),
         *_CENTRAL,
-        *("example_epsilon_max", "seconds", "peak_memory_mb", "command"),
+        *("example_epsilon_max", "seconds", "peak_memory_mb", "made_by", "command"),
     )
     rows = []
     for group, entry in _entries(groups):
@@ -49,7 +49,8 @@ def _runs(groups: Sequence[Group]) -> Table:
                     *bounds,
                     *(_number(central.get(name)) for name in _CENTRAL),
                     _number(example.get("epsilon_max")),
-                    *(summary["seconds"], summary.get("peak_memory_mb"), command_of(run)),
+                    *(summary["seconds"], summary.get("peak_memory_mb")),
+                    *("; then ".join(commands_of(run)), command_of(run)),
                 )
             )
     return _table("runs", names, rows)

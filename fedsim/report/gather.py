@@ -95,7 +95,7 @@ class Group:
     Attributes:
         title: Which split.
         entries: The reference, then what is not private, then private settings from the largest
-            epsilon to the smallest, then centralized ones.
+            epsilon to the smallest, then centralized ones; those that are alike as in the file.
         users_reason: Why no differences were resampled over users; None if they were.
         num_resamples: Of the users.
     """
@@ -201,6 +201,7 @@ def _group(runs: list[Run]) -> Group:
     num_resamples = 1000 if len(runs) <= _MANY_RUNS else 400
     ranked, reason = _ranked(ordered, num_resamples)
     several = len({run.summary["name"] for run in runs}) > 1
+    ranked.sort(key=lambda one: min(one.setting.runs.values()))  # as in the file
     entries = [_entry(one, ordered, several) for one in ranked]
     entries.sort(key=_reading_order)
     data = first.summary["config"]["data"]
@@ -236,12 +237,11 @@ def _entry(ranked: Ranked, runs: list[Run], several: bool) -> Entry:
     return Entry(name, members, setting, ranked.differences)
 
 
-def _reading_order(entry: Entry) -> tuple[bool, bool, bool, float, str]:
+def _reading_order(entry: Entry) -> tuple[bool, bool, bool, float]:
     is_reference = not entry.differences
     return (
         not is_reference,
         entry.is_centralized,
         entry.is_private,
         -entry.epsilon if entry.is_private else 0.0,
-        entry.name,
     )

@@ -7,8 +7,10 @@ from fedsim.build import open_images
 from fedsim.chart import Chart
 from fedsim.config import DataConfig
 from fedsim.errors import FedsimError
+from fedsim.figures import COLOURS, styled
 from fedsim.inspect_data.charts import label_charts, user_chart
 from fedsim.inspect_data.measure import measure_labels
+from fedsim.printable import printable
 from fedsim.report.gather import Group
 
 _MOST = 4  # partitions that are drawn
@@ -29,17 +31,15 @@ def partition_charts(group: Group, suffix: str) -> tuple[list[Chart], str]:
     sentences = []
     for number, (data, names) in enumerate(list(dealt.values())[:_MOST], start=1):
         own = f"{suffix}_{number}" if len(dealt) > 1 else suffix
-        method = data.partition.method
+        partition = _name_of(data)
         whose = "all settings" if len(dealt) == 1 else ", ".join(names[:8])
         try:
             found = _charts(data, own)
         except FedsimError as error:
             sentences.append(f"The data of {whose} can't be drawn: {error}.")
         else:
-            if len(dealt) > 1:
-                found = [_titled(chart, method) for chart in found]
-            charts += found
-            sentences.append(f"Dealt {method.replace('_', ' ')}: {whose}.")
+            charts += [_named(chart, partition) for chart in found]
+            sentences.append(f"Dealt {partition}: {whose}.")
     if len(dealt) > _MOST:
         sentences.append(f"{len(dealt) - _MOST} more ways of dealing are not drawn.")
     return charts, " ".join(sentences)
@@ -57,5 +57,19 @@ def _charts(data: DataConfig, suffix: str) -> list[Chart]:
     ]
 
 
-def _titled(chart: Chart, method: str) -> Chart:
-    return dataclasses.replace(chart, caption=f"Partition {method}. {chart.caption}")
+def _name_of(data: DataConfig) -> str:
+    """Return a partition in words, like "dirichlet, alpha 0.1, labels coarse, seed 0"."""
+    settings = data.partition.model_dump()
+    method = settings.pop("method").replace("_", " ")
+    return ", ".join([method, *(f"{name} {value}" for name, value in sorted(settings.items()))])
+
+
+def _named(chart: Chart, partition: str) -> Chart:
+    """Name the partition in a figure, and where its title stands by itself."""
+    axes = chart.figure.axes[0]
+    with styled():
+        axes.set_title(
+            printable(f"dealt {partition}", 60), loc="right", fontsize=7.2, fontweight="normal",
+            color=COLOURS["muted"], pad=2,
+        )  # fmt: skip
+    return dataclasses.replace(chart, title=f"{chart.title}, dealt {partition}")

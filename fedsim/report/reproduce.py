@@ -7,6 +7,7 @@ from typing import Any
 
 from fedsim.loading import dotted
 from fedsim.page.render import Details
+from fedsim.record import RunFolder
 from fedsim.report.gather import Entry, Group, Run
 from fedsim.tables import Cell, Column, Table
 
@@ -19,6 +20,12 @@ def command_of(run: Run) -> str:
     if run.summary["kind"] != "centralized" and run.summary["config"].get("centralized"):
         parts.insert(3, "centralized=null")
     return shlex.join(parts)
+
+
+def commands_of(run: Run) -> list[str]:
+    """Return the commands that made a run, the first one first; none of a run of an old fedsim."""
+    commands = RunFolder(run.folder).origin()["commands"]
+    return [command for command in commands if isinstance(command, str)]
 
 
 def differing_table(group: Group, suffix: str) -> Table | None:
@@ -65,8 +72,15 @@ def versions_table(group: Group, suffix: str) -> Table:
 def setting_details(group: Group) -> Iterator[Details]:
     """Yield each setting's commands and its whole configuration."""
     for entry in group.entries[:_MOST_SETTINGS]:
-        commands = tuple((f"seed {run.summary['seed']}", command_of(run)) for run in entry.runs)
+        commands = tuple(fact for run in entry.runs for fact in _commands(run))
         yield Details(f"{entry.name}: commands and all settings", commands, _config_text(entry))
+
+
+def _commands(run: Run) -> Iterator[tuple[str, str]]:
+    made, seed = commands_of(run), run.summary["seed"]
+    if made:
+        yield f"seed {seed} was made by", "; then ".join(made)
+    yield f"seed {seed} again", command_of(run)
 
 
 def reproduce_text(group: Group) -> str:
