@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -103,7 +104,14 @@ def test_all_faults_at_once_each_with_its_path_and_a_remedy(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name: [", "expected YAML"),
+        ("name: [", "line 1, column 8: expected YAML, found an end where a value should be"),
+        ("a: {b: 1\nc: 2", "line 2, column 2: expected YAML, found a list or mapping that is not"),
+        ("a:\n  b: 1\n c: 2", "line 3, column 2: expected YAML, found a line of another indent"),
+        ("a: b: c", "line 1, column 5: expected YAML, found a second ': ' in one value; quote"),
+        ("a:\n\tb: 1", "line 2, column 1: expected YAML, found a tab; indent with spaces"),
+        ("a: *b", "line 1, column 4: expected YAML, found *b without &b before it"),
+        ("a: @b", "found a value that begins with '@'; quote the value"),
+        ("a: 'b", "found a quote that is not closed"),
         ("- a", "expected a mapping of sections, found list"),
         ("name: x\nname: y", "duplicate key"),
         ("name: x\nsweep: {federated.num_rounds: 3}", "expected a list of values"),
@@ -119,8 +127,38 @@ def test_all_faults_at_once_each_with_its_path_and_a_remedy(tmp_path: Path) -> N
     ],
 )  # fmt: skip
 def test_bad_files_get_one_clear_sentence(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
+    with pytest.raises(ConfigError, match=re.escape(message)):
         load_runs(write(tmp_path, text))
+
+
+def test_faults_of_the_expansions_do_not_hide_others(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        """
+        name: x
+        seeds: 3
+        data: {labels: huge}
+        sweep:
+          federated.cohort_size: 5
+          federated.num_rounds: {linspace: [1]}
+          zip: [{federated.local.epochs: [1, 2], model.depth: [1]}]
+          exclude: [{federated.cohort_sise: 5}]
+        """,
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_runs(path)
+    text = str(caught.value)
+    for expected in (
+        "seeds: expected a list, found 3",
+        "data.labels: expected 'coarse' or 'fine', found 'huge'",
+        "sweep.federated.cohort_size: expected a list of values, found 5",
+        "sweep.federated.num_rounds: expected a list of values",
+        "sweep.zip: expected lists of one length in a group",
+        "found 'federated.cohort_sise'; did you mean 'federated.cohort_size'?",
+    ):
+        assert expected in text
+    assert text.count("\n  - ") == 6
+    assert text.count(str(path)) == 1
 
 
 def test_a_missing_file_and_a_bad_override(tmp_path: Path) -> None:

@@ -14,8 +14,13 @@ import torch
 
 from fedsim.cli import main
 from fedsim.comparison import group_by_setting
+from fedsim.config import RunConfig
+from fedsim.config_file import load_runs
+from fedsim.experiment import run_jobs
+from fedsim.jobs import jobs_of
 from fedsim.kept_scores import load_kept_scores
 from fedsim.metrics import average_precision
+from fedsim.reporter import Silence
 
 YAML = """
 name: drawings
@@ -80,7 +85,7 @@ def test_a_run_s_folder(undisturbed: Path) -> None:
     names = {path.name for path in undisturbed.iterdir()}
     assert names == {
         "config.yaml", "metrics.jsonl", "privacy.json", "summary.json", "test_scores.npz",
-        "users.csv", "checkpoint",
+        "users.csv", "checkpoint", "origin.json",
     }  # fmt: skip
     record = lines(undisturbed)
     assert [(line["round"], line["split"]) for line in record[:3]] == [
@@ -207,6 +212,24 @@ def _living_members(session: int) -> list[str]:
     return members
 
 
+def test_a_finished_run_is_skipped_before_anything_is_built(
+    yaml: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(config: RunConfig) -> None:
+        raise AssertionError("built")
+
+    monkeypatch.setattr("fedsim.build.build_dataset", refuse)
+    monkeypatch.setattr("fedsim.build.build_model", refuse)
+    out = undisturbed.parents[1]
+    (job,) = jobs_of(load_runs(yaml))
+    done = run_jobs([job], out, Silence(), command="again")
+    assert done == {"seed0": json.loads((undisturbed / "summary.json").read_text())}
+    # Other settings have to be looked at.
+    (other,) = jobs_of(load_runs(yaml, ["engine.checkpoint_every=2"]))
+    with pytest.raises(AssertionError, match="built"):
+        run_jobs([other], out, Silence(), command="again")
+
+
 def test_a_finished_run_resumes_to_nothing(yaml: Path, undisturbed: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*")}
     done = fedsim("run", yaml, "--out", undisturbed.parents[1])
@@ -222,6 +245,13 @@ def test_a_run_goes_on_beyond_what_it_was_started_for(
     for arguments in (["federated.num_rounds=2"], ["--resume"]):
         done = fedsim("run", yaml, *arguments, "--out", tmp_path)
         assert done.returncode == 0, done.stderr
+    assert json.loads((folder / "origin.json").read_text()) == {
+        "place": 0,
+        "commands": [
+            f"fedsim run {yaml} federated.num_rounds=2 --out {tmp_path}",
+            f"fedsim run {yaml} --resume --out {tmp_path}",
+        ],
+    }
     assert lines(folder) == lines(undisturbed)
     assert same(checkpoint(folder)["arrays"], checkpoint(undisturbed)["arrays"])
     done = fedsim("run", yaml, "federated.num_rounds=3", "--out", tmp_path, "--resume")
@@ -291,7 +321,7 @@ def test_other_settings_are_not_resumed(yaml: Path, undisturbed: Path) -> None:
     out = undisturbed.parents[1]
     done = fedsim("run", yaml, "federated.cohort_size=7", "--out", out, "--resume")
     assert done.returncode == 6
-    assert "federated.cohort_size" in done.stderr
+    assert "federated.cohort_size (began with 6, now 7)" in done.stderr
 
 
 def test_ctrl_c_stops_with_a_checkpoint(yaml: Path, undisturbed: Path, tmp_path: Path) -> None:
@@ -392,6 +422,10 @@ def test_strategies_of_one_s_own(yaml: Path, plugins: Path, strategy: str) -> No
         ("strategy={name: fedavg, weigting: uniform}", 2, "did you mean 'weighting'"),
         ("model={name: cnn, chanels: [8]}", 2, "did you mean 'channels'"),
         ("data.source=nowhere.h5", 3, "nowhere.h5"),
+        ("data.source=OpenClip-art", 3, "did you mean 'openclipart'?"),
+        ("data.source=./strategy", 3, "did you mean 'strategies'?"),
+        ("data.partition={method: dirichlett}", 2, "did you mean 'dirichlet'?"),
+        ("model={name: res_net18}", 2, "did you mean 'resnet18'?"),
         ("model={name: './mine.py:Broken'}", 5, "RuntimeError: I do not train"),
         ("model.name=:X", 2, "model.name: expected a known name"),
         ("model={name: 'math:pi'}", 2, "expected a class or function"),

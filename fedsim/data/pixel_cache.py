@@ -54,7 +54,7 @@ class PixelCache:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what a process that is being started makes its own view of the memory from."""
-        file = reduction.DupFd(self._file)  # type: ignore[no-untyped-call]
+        file = reduction.DupFd(self._file)
         return _shared, (file, len(self._slots), self._pixels.shape[1])
 
     def _map(self, file: int, num_rows: int, size: int) -> None:

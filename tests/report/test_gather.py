@@ -6,6 +6,7 @@ import pytest
 from recorded_runs import epsilons, write_run, write_trial
 
 from fedsim.errors import CheckpointError, ConfigError
+from fedsim.loading import find_runs
 from fedsim.record import RunFolder
 from fedsim.report.gather import gather
 
@@ -39,6 +40,19 @@ def test_without_a_setting_free_of_noise_the_first_is_the_reference(tmp_path: Pa
     write_run(tmp_path, "c", 0, kind="centralized")
     (group,) = gather([tmp_path]).groups
     assert group.reference.name == "a"
+
+
+def test_settings_stand_as_in_their_file_where_runs_know_their_place(tmp_path: Path) -> None:
+    for place, setting in enumerate(("z", "b", "a")):
+        for seed in (0, 1):
+            folder = RunFolder(write_run(tmp_path, setting, seed))
+            folder.note_origin(2 * place + seed)
+    write_run(tmp_path, "0", 0)  # of an old fedsim
+    (group,) = gather([tmp_path]).groups
+    assert [entry.name for entry in group.entries] == ["z", "b", "a", "0"]
+    assert [folder.path.name for folder in find_runs([tmp_path])] == [
+        *(f"{setting}-seed{seed}" for setting in "zba" for seed in (0, 1)), "0-seed0"
+    ]  # fmt: skip
 
 
 def test_runs_that_have_not_finished_are_named(tmp_path: Path) -> None:

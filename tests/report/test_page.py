@@ -9,6 +9,7 @@ import pytest
 from recorded_runs import HOSTILE, write_run, write_trial
 from typer.testing import CliRunner
 
+from fedsim.chart import inline_svg
 from fedsim.cli import app
 from fedsim.data.sources import OPENCLIPART
 from fedsim.report.gather import gather
@@ -118,6 +119,21 @@ def test_the_partition_is_drawn_where_data_are_at_hand(tmp_path: Path) -> None:
         "data_images_per_user_2", "data_coarse_divergence_2", "data_coarse_frequency_2"
     ]  # fmt: skip
     assert text == "Dealt by user: all settings."
+    assert all("dealt by user" in inline_svg(chart) for chart in charts)
+
+
+def test_a_partition_is_named_with_its_parameters(tmp_path: Path) -> None:
+    for seed, partition in enumerate(({"method": "dirichlet", "alpha": 0.1}, {"method": "iid"})):
+        path = write_run(tmp_path, "abc"[seed], 0) / "summary.json"
+        summary = json.loads(path.read_text())
+        summary["config"]["data"] |= {"source": str(OPENCLIPART), "partition": partition}
+        path.write_text(json.dumps(summary))
+    (group,) = gather([tmp_path]).groups
+    charts, text = partition_charts(group, "")
+    assert "Dealt dirichlet, alpha 0.1, labels coarse, seed 0: a." in text
+    divergence = [inline_svg(chart) for chart in charts if "divergence" in chart.name]
+    assert ["alpha 0.1" in svg for svg in divergence] == [True, False]
+    assert ["dealt iid" in svg for svg in divergence] == [False, True]
 
 
 def test_a_folder_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
