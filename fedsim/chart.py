@@ -9,6 +9,7 @@ import html
 import io
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -17,6 +18,7 @@ from fedsim.figures import COLOURS, drawing
 from fedsim.printable import printable
 
 _DPI = 200
+_WHITE, _NO_PAPER = 'style="fill: #ffffff"', 'style="fill: none"'  # of the first path, the paper
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,20 +39,28 @@ class Chart:
     figure: Figure
     is_wide: bool = False
 
+    @cached_property
+    def svg(self) -> str:
+        """The figure on white paper; the page's version is made of the same text."""
+        buffer = io.StringIO()
+        unnamed = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        with drawing():
+            self.figure.savefig(buffer, format="svg", facecolor="white", metadata=unnamed)
+        return buffer.getvalue()
+
 
 def save(chart: Chart, folder: Path) -> list[Path]:
     """Write a chart as ``<name>.png`` and ``<name>.svg``; return both paths."""
     png, svg = folder / f"{chart.name}.png", folder / f"{chart.name}.svg"
     with drawing():
         chart.figure.savefig(png, dpi=_DPI, facecolor="white", metadata={"Software": None})
-    svg.write_text(_svg(chart.figure, "white"), encoding="utf-8")
+    svg.write_text(chart.svg, encoding="utf-8")
     return [png, svg]
 
 
 def inline_svg(chart: Chart) -> str:
     """Return a chart as an element of a page, with the page's colours and ids of its own."""
-    svg = _svg(chart.figure, "none")
-    svg = svg[svg.index("<svg") :]
+    svg = chart.svg[chart.svg.index("<svg") :].replace(_WHITE, _NO_PAPER, 1)
     svg = re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)  # it would hold for all the page
     svg = re.sub(r"<[^>]*>", lambda tag: _of_page(tag[0], chart.name), svg)
     _, viewbox, rest = re.split(r'(viewBox="[^"]*")[^>]*>', svg, maxsplit=1)
@@ -64,11 +74,3 @@ def _of_page(tag: str, name: str) -> str:
     for colour, value in COLOURS.items():
         tag = tag.replace(f": {value}", f": var(--{colour})")
     return tag.replace("xlink:href", "href")
-
-
-def _svg(figure: Figure, paper: str) -> str:
-    buffer = io.StringIO()
-    unnamed = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    with drawing():
-        figure.savefig(buffer, format="svg", facecolor=paper, metadata=unnamed)
-    return buffer.getvalue()

@@ -128,8 +128,8 @@ class DataConfig(Section):
         normalization: Mean and standard deviation per channel.
         max_images_per_user: A train user's images beyond this many are left out.
         population_size: Train users of the source ``synthetic``; the default is FLAIR's 41,131.
-        cache_mb: Decoded images are kept up to this many MiB, for all processes and splits together:
-            the first that are read; others are decoded at each read.
+        cache_mb: Decoded images are kept up to this many MiB, over all splits and processes: the
+            first that are read; others are decoded at each read.
     """
 
     source: str = "openclipart"

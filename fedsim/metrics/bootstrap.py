@@ -1,5 +1,6 @@
 """Resamples of users: how much average precision depends on which users were tested."""
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,8 @@ from fedsim.metrics.inputs import BoolArray, FloatArray, check_scores
 from fedsim.metrics.precision_steps import mean_of_scored
 from fedsim.streams import numpy_stream
 
-_BLOCK_COUNTS = 2**20
+_IN_CACHE, _IN_MEMORY = 2**15, 2**20  # counts that are worked on at a time: a wish, and a limit
+_DENSE_CELLS = 2**16  # of a matrix that is multiplied faster whole than by what is not 0
 
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -131,12 +133,20 @@ def resample_users(
     labels, checked = check_scores(targets, scores)
     users = _number_users(user_of_example, len(labels))
     num_users = int(users.max()) + 1
+    multiplicities = _multiplicities(num_users, num_resamples, seed)
+    found = _average_precisions(labels, checked, users, multiplicities)
+    return {name: Resampled(float(values[0]), values[1:]) for name, values in found.items()}
+
+
+@functools.lru_cache(maxsize=2)
+def _multiplicities(num_users: int, num_resamples: int, seed: int) -> Counts:
+    """Return how often each user is in each resample, after a row of all users once."""
     drawn = numpy_stream(seed, "bootstrap").multinomial(
         num_users, np.full(num_users, 1 / num_users), size=num_resamples
     )
-    multiplicities = np.concatenate([np.ones((1, num_users), dtype=np.int64), drawn])
-    found = _average_precisions(labels, checked, users, multiplicities)
-    return {name: Resampled(float(values[0]), values[1:]) for name, values in found.items()}
+    found = np.concatenate([np.ones((1, num_users), dtype=np.int64), drawn])
+    found.setflags(write=False)
+    return found
 
 
 def percentile_interval(resampled: Resampled, confidence: float = 0.95) -> tuple[float, float]:
@@ -212,22 +222,27 @@ class _Ranking:
         AP is the sum over steps of (share of the positives in the step) * (precision after it).
         """
         values = np.full(len(multiplicities), np.nan)
-        num_steps = self._pairs.shape[0]
-        size = max(1, _BLOCK_COUNTS // max(1, num_steps))
-        for start in range(0, len(values) if num_steps else 0, size):
-            drawn = np.ascontiguousarray(multiplicities[start : start + size].T)
+        num_steps = max(1, self._pairs.shape[0])
+        size = max(1, _IN_CACHE // num_steps, min(64, _IN_MEMORY // num_steps))
+        for start in range(0, len(values) if self._pairs.shape[0] else 0, size):
+            drawn = np.ascontiguousarray(multiplicities[start : start + size].T, self._pairs.dtype)
             positives = self._positives @ drawn
             hits = np.cumsum(positives, axis=0)
-            selected = np.cumsum(self._pairs @ drawn, axis=0)
-            terms = positives * hits / np.maximum(selected, 1)
+            selected = self._pairs @ drawn
+            np.cumsum(selected, axis=0, out=selected)
+            terms = positives * hits / np.maximum(selected, 1, out=selected)
             area = np.cumsum(terms, axis=0)[-1]  # in one order, however many are in the block
             block = values[start : start + size]
             np.divide(area, hits[-1], out=block, where=hits[-1] > 0)
         return values
 
 
-def _count_matrix(rows: Users, columns: Users, shape: tuple[int, int]) -> sparse.csr_array:
-    """Count how often each (row, column) occurs."""
+def _count_matrix(rows: Users, columns: Users, shape: tuple[int, int]) -> sparse.csr_array | Floats:
+    """Count how often each (row, column) occurs; floats hold these whole numbers exactly."""
+    cells = shape[0] * shape[1]
+    if cells <= _DENSE_CELLS:
+        counts = np.bincount(rows * shape[1] + columns, minlength=cells)
+        return counts.reshape(shape).astype(np.float64)
     ones = np.ones(len(rows), dtype=np.int64)
     return sparse.coo_array((ones, (rows, columns)), shape=shape).tocsr()
 
