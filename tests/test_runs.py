@@ -25,13 +25,13 @@ from fedsim.reporter import Silence
 YAML = """
 name: drawings
 data: {source: openclipart, labels: coarse, image_size: 16}
-model: {name: cnn, channels: [8]}
+model: {name: cnn, channels: [4]}
 federated:
   num_rounds: 4
   cohort_size: 6
   local: {learning_rate: 0.05, batch_size: 8}
 strategy: {name: fedadam, weighting: uniform, server_learning_rate: 0.01}
-evaluation: {bootstrap_resamples: 20, num_val_images: 100}
+evaluation: {bootstrap_resamples: 20, num_val_images: 30}
 engine: {workers: 1}
 """
 

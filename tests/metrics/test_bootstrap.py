@@ -135,7 +135,8 @@ def test_seeded_and_free_of_example_order_blocks_and_global_state(monkeypatch):
     order = numpy_stream(0, "order").permutation(len(users))
     again = bootstrap_by_user(targets[order], scores[order], users[order], num_resamples=40, seed=1)
     assert again == first
-    monkeypatch.setattr(module, "_BLOCK_COUNTS", 7)
+    monkeypatch.setattr(module, "_IN_CACHE", 7)
+    monkeypatch.setattr(module, "_IN_MEMORY", 7)
     assert bootstrap_by_user(targets, scores, users, num_resamples=40, seed=1) == first
     assert bootstrap_by_user(targets, scores, users, num_resamples=40, seed=2) != first
 
