@@ -14,7 +14,6 @@ from fedsim.metrics.precision_steps import mean_of_scored
 from fedsim.streams import numpy_stream
 
 _IN_CACHE, _IN_MEMORY = 2**15, 2**20  # counts that are worked on at a time: a wish, and a limit
-_DENSE_CELLS = 2**16  # of a matrix that is multiplied faster whole than by what is not 0
 
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -225,7 +224,7 @@ class _Ranking:
         num_steps = max(1, self._pairs.shape[0])
         size = max(1, _IN_CACHE // num_steps, min(64, _IN_MEMORY // num_steps))
         for start in range(0, len(values) if self._pairs.shape[0] else 0, size):
-            drawn = np.ascontiguousarray(multiplicities[start : start + size].T, self._pairs.dtype)
+            drawn = np.ascontiguousarray(multiplicities[start : start + size].T)
             positives = self._positives @ drawn
             hits = np.cumsum(positives, axis=0)
             selected = self._pairs @ drawn
@@ -237,12 +236,8 @@ class _Ranking:
         return values
 
 
-def _count_matrix(rows: Users, columns: Users, shape: tuple[int, int]) -> sparse.csr_array | Floats:
-    """Count how often each (row, column) occurs; floats hold these whole numbers exactly."""
-    cells = shape[0] * shape[1]
-    if cells <= _DENSE_CELLS:
-        counts = np.bincount(rows * shape[1] + columns, minlength=cells)
-        return counts.reshape(shape).astype(np.float64)
+def _count_matrix(rows: Users, columns: Users, shape: tuple[int, int]) -> sparse.csr_array:
+    """Count how often each (row, column) occurs."""
     ones = np.ones(len(rows), dtype=np.int64)
     return sparse.coo_array((ones, (rows, columns)), shape=shape).tocsr()
 

@@ -138,8 +138,6 @@ def test_seeded_and_free_of_example_order_blocks_and_global_state(monkeypatch):
     monkeypatch.setattr(module, "_IN_CACHE", 7)
     monkeypatch.setattr(module, "_IN_MEMORY", 7)
     assert bootstrap_by_user(targets, scores, users, num_resamples=40, seed=1) == first
-    monkeypatch.setattr(module, "_DENSE_CELLS", 0)
-    assert bootstrap_by_user(targets, scores, users, num_resamples=40, seed=1) == first
     assert bootstrap_by_user(targets, scores, users, num_resamples=40, seed=2) != first
 
 
