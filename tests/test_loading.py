@@ -38,7 +38,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_frame_of_runs(out: Path) -> None:
     frame = fedsim.load_runs(out)
-    assert list(frame["run_id"]) == ["centralized-seed0", "seed0"]
+    assert list(frame["run_id"]) == ["seed0", "centralized-seed0"]  # as they were run
     assert list(frame["status"]) == ["finished", "finished"]
     row = frame.set_index("run_id").loc["seed0"]
     summary = json.loads((out / "tiny" / "seed0" / "summary.json").read_text())
@@ -87,7 +87,7 @@ def test_listing_and_filtering(out: Path) -> None:
     assert "centralized-seed0" in shown.stdout
     wrong = CliRunner().invoke(app, ["runs", str(out), "--where", "federated.cohort=4"])
     assert isinstance(wrong.exception, ConfigError)
-    assert "did you mean federated.cohort_size?" in str(wrong.exception)
+    assert "did you mean 'federated.cohort_size'?" in str(wrong.exception)
 
 
 def test_faults_from_python_are_told(tmp_path: Path) -> None:
