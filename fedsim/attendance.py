@@ -23,6 +23,9 @@ import numpy.typing as npt
 from fedsim.data.dataset import UserTable
 from fedsim.streams import numpy_stream
 
+DROPPED_OUT = "diagnostic-num-dropped-out"
+"""Key of a round's record: users who were asked and failed."""
+
 
 @dataclass(frozen=True)
 class Absent:
@@ -45,7 +48,7 @@ class Absent:
     def figures(self) -> dict[str, int]:
         """Return how many are missing, by the names that a round's record has for it."""
         return {
-            "diagnostic-num-dropped-out": int(self.dropped_out.sum()),
+            DROPPED_OUT: int(self.dropped_out.sum()),
             "diagnostic-num-late": int(self.late.sum()),
         }
 

@@ -108,6 +108,24 @@ def partition(
 
 
 @data_app.command()
+def split(
+    source: Annotated[str, typer.Argument(help="An HDF5 file made by convert, or openclipart.")],
+    destination: Annotated[Path, typer.Argument(help="The folder to write to.")],
+    nodes: Annotated[int, typer.Option(help="Machines that the train users are dealt to.")],
+) -> None:
+    """Split SOURCE for a deployment: a file with val and test, and one with train users per node.
+
+    The users stay whole; they are dealt in turn, in the order of their ids.
+
+    Example: fedsim data split ~/flair.h5 ~/deployment --nodes 3
+    """
+    from fedsim.data.split import split_for_deployment
+
+    for path, num_users, num_images in split_for_deployment(source, destination, nodes):
+        print(f"{path}: {num_images:,} images of {num_users:,} users")
+
+
+@data_app.command()
 def inspect(
     source: Annotated[
         str, typer.Argument(help="What data.source may be, or a YAML file whose data is meant.")

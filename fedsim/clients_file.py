@@ -69,6 +69,8 @@ class ClientsFile:
     ) -> Iterator[Message]:
         position = 0
         for reply in drain(replies):
+            while messages[position].metadata.dst_node_id != reply.metadata.src_node_id:
+                position += 1  # its answer is lost
             reports = _reports(reply, messages[position])
             for message, report in zip(messages[position:], reports, strict=False):
                 if report is not None:

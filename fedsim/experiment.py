@@ -25,6 +25,7 @@ from fedsim.progress import shown_progress
 from fedsim.record import RunFolder
 from fedsim.reporter import Failure, Reporter
 from fedsim.run_processes import Outcome, attempt, run_in_processes
+from fedsim.runtime import HERE, Runtime
 from fedsim.single_run import resumed
 
 _SECONDS_TO_LOCK = 10.0
@@ -40,6 +41,7 @@ def run_jobs(
     *,
     command: str,
     repeat_failed: bool = False,
+    runtime: Runtime = HERE,
 ) -> dict[str, Outcome]:
     """Run all jobs, as many at a time as there are cores for, and return how each ended.
 
@@ -53,6 +55,7 @@ def run_jobs(
         reporter: Told what happens.
         command: What asked for it, for the record.
         repeat_failed: Go on with failed runs, too, from their last checkpoints.
+        runtime: Where the users are; elsewhere than here, the runs go on one after another.
 
     Returns:
         Each job's summary or failure, by run id, in the order of the jobs.
@@ -73,7 +76,7 @@ def run_jobs(
         for job, folder in tasks:
             if job.run_id not in outcomes:
                 with noted(faults):
-                    faults += _faults(job, folder)
+                    faults += _faults(job, folder, runtime)
         raise_together(faults)
         outcomes |= _finished_before(tasks, unchanged=False)
         _tell(tasks, outcomes, reporter)
@@ -81,8 +84,9 @@ def run_jobs(
         todo = [task for task in tasks if task[0].run_id not in outcomes]
         if todo:
             jobs = [job for job, _ in todo]
-            reporter.planned(jobs, len(outcomes), *processes_for(jobs))
-            outcomes |= _run(todo, reporter)
+            at_a_time, workers = processes_for(jobs) if runtime is HERE else (1, 1)
+            reporter.planned(jobs, len(outcomes), at_a_time, workers)
+            outcomes |= _run(todo, reporter, at_a_time, workers, runtime)
     return {job.run_id: outcomes[job.run_id] for job, _ in tasks}
 
 
@@ -136,13 +140,14 @@ def processes_for(jobs: Sequence[Job]) -> tuple[int, int]:
     return at_a_time, asked or max(1, num_cores() // at_a_time)
 
 
-def _run(tasks: list[Task], reporter: Reporter) -> dict[str, Outcome]:
+def _run(
+    tasks: list[Task], reporter: Reporter, at_a_time: int, workers: int, runtime: Runtime
+) -> dict[str, Outcome]:
     for _, folder in tasks:
         folder.clear_failure()
-    at_a_time, workers = processes_for([job for job, _ in tasks])
     if at_a_time > 1:
         return run_in_processes(tasks, reporter, at_a_time=at_a_time, workers=workers)
-    return {job.run_id: attempt(job, folder, reporter, workers) for job, folder in tasks}
+    return {job.run_id: attempt(job, folder, reporter, workers, runtime) for job, folder in tasks}
 
 
 def _tell(tasks: list[Task], outcomes: dict[str, Outcome], reporter: Reporter) -> None:
@@ -154,9 +159,9 @@ def _tell(tasks: list[Task], outcomes: dict[str, Outcome], reporter: Reporter) -
             reporter.finished(run_id, outcome, skipped=True)
 
 
-def _faults(job: Job, folder: RunFolder) -> list[FedsimError]:
+def _faults(job: Job, folder: RunFolder, runtime: Runtime) -> list[FedsimError]:
     """Build every part of a run once, and return what stands in its way."""
-    dataset = build.build_dataset(job.config)
+    dataset = runtime.dataset(job.config)
     check_splits(job.config, dataset)
     state = resumed(folder, job, dataset)
     return faults_of(job.config, job.baseline, dataset, state.ledger if state else None)

@@ -8,10 +8,11 @@ from typing import Any, Protocol
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
-from fedsim.attendance import Attendance
+from fedsim.attendance import DROPPED_OUT, Attendance
 from fedsim.bookkeeping import Bookkeeper
 from fedsim.clients_file import ClientsFile
 from fedsim.engines.user_grid import UserGrid
+from fedsim.replies import Delivery, Replies
 from fedsim.state import RunState
 
 
@@ -88,6 +89,7 @@ def train(run: Federation, state: RunState) -> RunState:
         )
         messages, missing = _attending(run.attendance, round_num, asked)
         replies: Iterable[Message] = run.grid.send_and_receive(messages)
+        delivery = replies.delivery if isinstance(replies, Replies) else None
         if run.clients is not None:
             replies = run.clients.watch(round_num, messages, replies)
         arrays, metrics = run.strategy.aggregate_train(round_num, replies)
@@ -97,6 +99,7 @@ def train(run: Federation, state: RunState) -> RunState:
         state = state.advance(
             round_num, arrays, run.strategy.state_dict(), run.privacy.state_dict()
         )
+        missing |= _undelivered(delivery, missing)
         replaced = run.grid.figures() if isinstance(run.grid, UserGrid) else {}
         training = {**metrics, **missing, **replaced, "seconds": time.perf_counter() - started}
         state = run.book.close_round(state, training, run.privacy.spent(round_num))
@@ -112,6 +115,16 @@ def _attending(
     absent = attendance.absent(round_num, cohort_of(asked))
     answered = [m for m, answers in zip(asked, absent.answers, strict=True) if answers]
     return answered, absent.figures()
+
+
+def _undelivered(delivery: Delivery | None, missing: dict[str, int]) -> dict[str, int]:
+    """Return figures about messages that were lost on the way; these users have dropped out."""
+    if delivery is None:
+        return {}
+    return {
+        DROPPED_OUT: missing.get(DROPPED_OUT, 0) + len(delivery.lost),
+        "diagnostic-num-resent": delivery.num_resent,
+    }
 
 
 def cohort_of(messages: list[Message]) -> list[int]:

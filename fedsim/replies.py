@@ -2,11 +2,24 @@
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flwr.app import ArrayRecord, Message, RecordDict
 
 from fedsim.flower_seam import to_arrays, to_record
+
+
+@dataclass
+class Delivery:
+    """What became of messages that travel over a network; complete once the replies are read.
+
+    Attributes:
+        lost: Users without an answer.
+        num_resent: Users' messages that were sent again.
+    """
+
+    lost: list[str] = field(default_factory=list)
+    num_resent: int = 0
 
 
 class Replies(Iterable[Message]):
@@ -15,10 +28,14 @@ class Replies(Iterable[Message]):
     ``drain`` streams: each reply's arrays may be overwritten once the next one is asked for.
     Iterating keeps a private copy of every reply and may be repeated, which is what Flower's own
     strategies rely on; they hold the whole cohort in memory.
+
+    Args:
+        stream: The replies.
+        delivery: What became of the messages, from an engine where some may be lost.
     """
 
-    def __init__(self, stream: Iterator[Message]) -> None:
-        self._stream = stream
+    def __init__(self, stream: Iterator[Message], delivery: Delivery | None = None) -> None:
+        self._stream, self.delivery = stream, delivery
         self._kept: list[Message] | None = None
 
     def drain(self) -> Iterator[Message]:

@@ -24,6 +24,7 @@ from fedsim.errors import FedsimError
 from fedsim.jobs import Job
 from fedsim.record import RunFolder
 from fedsim.reporter import Failure, Reporter
+from fedsim.runtime import HERE, Runtime
 from fedsim.single_run import run_job
 
 _SECONDS_TO_SAVE = 60.0
@@ -76,10 +77,12 @@ def run_in_processes(
     return outcomes
 
 
-def attempt(job: Job, folder: RunFolder, reporter: Reporter, workers: int) -> Outcome:
+def attempt(
+    job: Job, folder: RunFolder, reporter: Reporter, workers: int, runtime: Runtime = HERE
+) -> Outcome:
     """Run a job and tell its end; whatever stops it is returned."""
     try:
-        summary = run_job(job, folder, reporter, workers)
+        summary = run_job(job, folder, reporter, workers, runtime)
     except FedsimError as error:
         failure = Failure(str(error), error.exit_code)
     except Exception as error:

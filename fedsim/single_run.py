@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
+from flwr.serverapp import Grid
 from torch import nn
 
 from fedsim import __version__, build
 from fedsim.arrays import one_thread
 from fedsim.bookkeeping import Bookkeeper
-from fedsim.build_engine import build_grid
 from fedsim.build_pooled import CENTRALIZED, Spending, build_pooled
 from fedsim.build_privacy import federated_privacy
 from fedsim.centralized import train_centralized
@@ -39,6 +39,7 @@ from fedsim.record import RunFolder
 from fedsim.reporter import Reporter
 from fedsim.run_few_shot import score_few_shot
 from fedsim.run_users import Models, score_users
+from fedsim.runtime import HERE, Place, Runtime
 from fedsim.state import RunState, load_checkpoint
 from fedsim.strategy_checks import named_faults
 
@@ -47,7 +48,9 @@ _PACKAGES = ("flwr", "torch", "torchvision", "opacus", "dp-accounting", "h5py", 
 
 
 @one_thread()
-def run_job(job: Job, folder: RunFolder, reporter: Reporter, workers: int) -> dict[str, Any]:
+def run_job(
+    job: Job, folder: RunFolder, reporter: Reporter, workers: int, runtime: Runtime = HERE
+) -> dict[str, Any]:
     """Train a run from where it is to its end, score it on test, and return its summary.
 
     Args:
@@ -55,6 +58,7 @@ def run_job(job: Job, folder: RunFolder, reporter: Reporter, workers: int) -> di
         folder: Where it writes, and goes on from a checkpoint if there is one.
         reporter: Told what happens.
         workers: Processes that train and score; no number depends on them.
+        runtime: Where the users are.
 
     Raises:
         FedsimError: Whatever stops the run; its last checkpoint is kept.
@@ -62,7 +66,7 @@ def run_job(job: Job, folder: RunFolder, reporter: Reporter, workers: int) -> di
     """
     started = time.perf_counter()
     config = job.config
-    dataset = build.build_dataset(config)
+    dataset = runtime.dataset(config)
     model = build.build_model(config, len(dataset.label_names))
     own = exchanged_tensors(model)
     initial = RunState(to_record({name: tensor.clone() for name, tensor in own.items()}))
@@ -73,12 +77,13 @@ def run_job(job: Job, folder: RunFolder, reporter: Reporter, workers: int) -> di
     reporter.started(job.run_id, job.num_rounds, max(state.round_num, 0))
     states = folder.path / CLIENT_STATES
     ClientStates(states, config.engine.checkpoint_every).forget_after(state.round_num)
-    num_users = len(dataset.users("train"))
-    with build_grid(config, model, num_users, workers, states) as grid:
+    place = Place(job.run_id, states, workers, functools.partial(reporter.noted, job.run_id))
+    with runtime.grid(config, model, dataset, place) as grid:
         parts = _Parts(job, folder, dataset, model, grid, reporter)
         state, spending = _centralize(parts, state) if job.baseline else _federate(parts, state)
         summary = _summarize(parts, state, initial.arrays)
-        summary["num_workers_replaced"] = grid.num_workers_replaced
+        if isinstance(grid, UserGrid):
+            summary["num_workers_replaced"] = grid.num_workers_replaced
     scores = summary["test"]["scores"]
     spent = spending.spent(job.num_rounds)
     folder.append({"round": summary["best_round"], "split": "test", **scores, **spent})
@@ -100,7 +105,7 @@ class _Parts:
     folder: RunFolder
     dataset: FederatedDataset
     model: nn.Module
-    grid: UserGrid
+    grid: Grid
     reporter: Reporter
 
     def bookkeeper(self, spending: Spending, num_rounds: int) -> Bookkeeper:

@@ -36,12 +36,14 @@ LAYERS = [
     {"jobs"},  # 5
     {"audit"},
     {"over_users", "run_users"},
+    {"runtime"},
     {"comparison"},
     {"reporter", "estimate", "plan", "display", "strategy_list"},
     {"single_run", "progress", "loading"},
     {"report"},
     {"run_processes"},
     {"experiment"},
+    {"flower_app"},
     {"protocols"},
     {"cli_data", "cli_evaluate"},  # 6
     {"cli"},

@@ -106,6 +106,27 @@ def repartition(source: StoredImages, dealing: Dealing) -> Repartitioned:
     return Repartitioned(source, index, rows)
 
 
+def only_users(source: StoredImages, users: Int64s) -> Repartitioned:
+    """Keep some users of a collection, with all its label names.
+
+    Args:
+        source: The collection.
+        users: Their places in the index, in ascending order.
+    """
+    before = source.index
+    sizes = np.diff(before.user_offsets)[users]
+    offsets = offsets_of(sizes)
+    rows = np.arange(offsets[-1]) + np.repeat(before.user_offsets[users] - offsets[:-1], sizes)
+    index = ImageIndex(
+        user_ids=_strings(before.user_ids, users),
+        user_splits=before.user_splits[users],
+        user_offsets=offsets,
+        image_ids=_strings(before.image_ids, rows),
+        labels={name: _labels(labels, rows) for name, labels in before.labels.items()},
+    )
+    return Repartitioned(source, index, rows)
+
+
 def open_dealt(open_images: Callable[[], StoredImages], dealing: Dealing) -> Repartitioned:
     """Open a collection and deal its train images; for ``functools.partial``, which pickles."""
     return repartition(open_images(), dealing)

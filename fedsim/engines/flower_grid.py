@@ -1,0 +1,151 @@
+"""Flower's own runtime as an engine: users train on its nodes, scoring stays on the server."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from types import TracebackType
+from typing import Any
+
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from fedsim.engines.exchange import Exchange, Lost
+from fedsim.engines.in_process import InProcessGrid
+from fedsim.engines.nodes import Nodes, Tell
+from fedsim.engines.pack import pack
+from fedsim.errors import EngineError
+from fedsim.replies import Delivery, Replies
+from fedsim.update_sum import FOLD
+
+TASK = "task"
+"""Key of the record that says how a node is to train."""
+
+_BYTES_PER_MESSAGE = 256 * 2**20  # of the arrays that come back in one
+
+
+@dataclass(frozen=True)
+class Remote:
+    """How a run uses Flower's runtime.
+
+    Attributes:
+        grid: Flower's.
+        nodes: Who trains whom.
+        task: What a node must know besides the messages.
+        seconds: How long a node may take for one message.
+        may_lose: Whether a round goes on without the users whose answers are lost.
+        tell: Told whose are.
+    """
+
+    grid: Grid
+    nodes: Nodes
+    task: ConfigRecord
+    seconds: float
+    may_lose: bool
+    tell: Tell
+
+
+class FlowerGrid(Grid):
+    """A Grid whose users train on Flower's nodes; all other messages are answered here.
+
+    A node can't fold, since the users of a block may be on several: each user's arrays come back,
+    in the order of the messages, and the strategy clips and folds them as workers do, with the same
+    bits.
+
+    Args:
+        remote: How users are reached.
+        local: Answers what is not training.
+        num_bytes: Size of the arrays that one user sends back.
+    """
+
+    def __init__(self, remote: Remote, local: InProcessGrid, num_bytes: int) -> None:
+        self._remote, self._local = remote, local
+        self._per_message = max(1, _BYTES_PER_MESSAGE // max(1, num_bytes))
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Replies:
+        """Return the replies, in the order of the messages, without those that are lost."""
+        coming = iter(messages)
+        first = next(coming, None)
+        if first is None or first.metadata.message_type != MessageType.TRAIN:
+            return self._local.send_and_receive([] if first is None else chain([first], coming))
+        delivery = Delivery()
+        return Replies(self._trained([first, *coming], delivery), delivery)
+
+    def _trained(self, messages: Sequence[Message], delivery: Delivery) -> Iterator[Message]:
+        remote = self._remote
+        exchange = Exchange(
+            remote.grid, remote.nodes, messages, self._wrap, self._per_message, remote.seconds
+        )
+        lost = []
+        for answer in exchange.run():
+            if isinstance(answer, Lost):
+                lost.append(answer)
+            else:
+                yield answer
+        delivery.num_resent = exchange.num_resent
+        delivery.lost = [one.user for one in lost]
+        self._check_lost(lost, len(messages))
+
+    def _check_lost(self, lost: list[Lost], num_asked: int) -> None:
+        if not lost:
+            return
+        names = ", ".join(one.user for one in lost)
+        reasons = "; ".join(sorted({one.reason for one in lost}))
+        if not self._remote.may_lose or len(lost) == num_asked:
+            raise EngineError(
+                f"expected answers of {num_asked} users, found none of {names} ({reasons}); start "
+                "the nodes that are missing and run again, which goes on from the last checkpoint"
+            )
+        self._remote.tell(f"{len(lost)} of {num_asked} users dropped out: {names} ({reasons})")
+
+    def _wrap(self, messages: Sequence[Message], node: int) -> Message:
+        contents = [
+            RecordDict({key: record for key, record in message.content.items() if key != FOLD})
+            for message in messages
+        ]
+        content = pack(contents)
+        content[TASK] = self._remote.task
+        return Message(
+            content,
+            dst_node_id=node,
+            message_type=MessageType.TRAIN,
+            ttl=math.ceil(self._remote.seconds) + 1.0,
+            group_id=messages[0].metadata.group_id,
+        )
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return all users' nodes, as every engine does; they are not Flower's."""
+        return self._local.get_node_ids()
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        """Make a message, as Flower's own Grids do."""
+        return self._local.create_message(*args, **kwargs)
+
+    def set_run(self, run: Any) -> None:
+        """Do nothing: Flower has set it."""
+
+    @property
+    def run(self) -> Any:
+        """Flower's run."""
+        return self._remote.grid.run
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Not offered: a message to a user is not one to a node."""
+        raise NotImplementedError("use send_and_receive")
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Not offered: a message to a user is not one to a node."""
+        raise NotImplementedError("use send_and_receive")
+
+    def __enter__(self) -> "FlowerGrid":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._local.close()

@@ -1,0 +1,204 @@
+"""Which node of Flower's runtime trains which user."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from fedsim.data.dataset import UserTable
+from fedsim.errors import DataError, EngineError
+
+QUESTION = "question"
+"""Key of the record with which a node is asked about its data."""
+
+USERS, NUM_IMAGES, LABELS, LABEL_COUNTS = "users", "num-images", "labels", "label-counts"
+VERSION = "fedsim"
+REASON = "reason"
+"""Keys of what it tells; the last one alone if it can't."""
+
+_SECONDS_BETWEEN_LOOKS = 0.5
+
+
+class Nodes(Protocol):
+    """Says where users can be trained."""
+
+    def holding(self, users: Sequence[str]) -> list[int | None]:
+        """Return a connected node for each user; None where there is none at the moment."""
+        ...
+
+
+@dataclass(frozen=True)
+class AnyNode:
+    """Every node reads the same data, as in Flower's simulation: users are dealt in turn.
+
+    Attributes:
+        grid: Flower's.
+    """
+
+    grid: Grid
+
+    def holding(self, users: Sequence[str]) -> list[int | None]:
+        """Return a node for each user; the same ones while the same nodes are connected."""
+        nodes = sorted(self.grid.get_node_ids())
+        return [nodes[i % len(nodes)] if nodes else None for i in range(len(users))]
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What a node tells about its data.
+
+    Attributes:
+        users: Those of its train split.
+        label_names: In order.
+        label_counts: How many of their images have each label, shape (labels,).
+        version: Of its fedsim.
+    """
+
+    users: UserTable
+    label_names: tuple[str, ...]
+    label_counts: npt.NDArray[np.int64]
+    version: str
+
+
+class Owners:
+    """Every node holds users of its own, as in a deployment: nodes are asked once which.
+
+    Args:
+        grid: Flower's.
+        question: What they are asked; answered by the keys above.
+        seconds: How long they may take to answer.
+    """
+
+    def __init__(self, grid: Grid, question: ConfigRecord, seconds: float) -> None:
+        self._grid, self._question, self._seconds = grid, question, seconds
+        self._holdings: dict[int, Holding] = {}
+
+    def wait_for(self, num_nodes: int) -> dict[int, Holding]:
+        """Wait until so many nodes have told what they hold, and return it.
+
+        Raises:
+            EngineError: They do not connect, or one does not answer.
+        """
+        until = time.monotonic() + self._seconds
+        while len(connected := list(self._grid.get_node_ids())) < num_nodes:
+            if time.monotonic() > until:
+                raise EngineError(
+                    f"num-nodes: expected {num_nodes} SuperNodes, found {len(connected)} connected "
+                    f"after {self._seconds:g} s; start the others, or lower num-nodes"
+                )
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+        self._ask(connected)
+        silent = [node for node in connected if node not in self._holdings]
+        if silent:
+            raise EngineError(
+                f"SuperNodes {silent}: expected to be told within {self._seconds:g} s which users "
+                "they hold, found no answer; see their logs"
+            )
+        return dict(self._holdings)
+
+    def holding(self, users: Sequence[str]) -> list[int | None]:
+        """Return the connected node that holds each user; a node that came back is asked anew."""
+        connected = list(self._grid.get_node_ids())
+        self._ask([node for node in connected if node not in self._holdings])
+        owner = {
+            user: node
+            for node in connected
+            if node in self._holdings
+            for user in self._holdings[node].users.ids
+        }
+        return [owner.get(user) for user in users]
+
+    def _ask(self, nodes: Iterable[int]) -> None:
+        messages = [
+            Message(
+                RecordDict({QUESTION: self._question}),
+                dst_node_id=node,
+                message_type=MessageType.QUERY,
+                ttl=self._seconds,
+            )
+            for node in nodes
+        ]
+        if not messages:
+            return
+        for reply in self._grid.send_and_receive(messages, timeout=self._seconds):
+            node = reply.metadata.src_node_id
+            if reply.has_content():
+                self._holdings[node] = _holding_of(node, reply.content)
+            elif node in nodes:
+                raise EngineError(f"SuperNode {node}: the client failed: {reply.error.reason}")
+
+
+def _holding_of(node: int, content: RecordDict) -> Holding:
+    answer: Mapping[str, object] = next(iter(content.config_records.values()), {})
+    if REASON in answer:
+        raise DataError(f"SuperNode {node}: {answer[REASON]}")
+    ids, sizes, labels, counts = (
+        answer.get(key) for key in (USERS, NUM_IMAGES, LABELS, LABEL_COUNTS)
+    )
+    if not (
+        isinstance(ids, list)
+        and isinstance(sizes, list)
+        and isinstance(labels, list)
+        and isinstance(counts, list)
+        and (len(ids), len(labels)) == (len(sizes), len(counts))
+        and sorted(set(ids)) == ids
+        and min(sizes, default=1) >= 1
+    ):
+        raise EngineError(
+            f"SuperNode {node}: expected sorted ids of its users, their numbers of images and "
+            f"labels, found {str(dict(answer))[:80]}; use the same release of fedsim everywhere"
+        )
+    return Holding(
+        UserTable(tuple(ids), np.array(sizes, dtype=np.int64)),
+        tuple(labels),
+        np.array(counts, dtype=np.int64),
+        str(answer.get(VERSION)),
+    )
+
+
+def all_users(holdings: Mapping[int, Holding]) -> UserTable:
+    """Return the users of all nodes together.
+
+    Raises:
+        DataError: Two nodes hold the same user, whose influence would not be bounded.
+    """
+    owner: dict[str, int] = {}
+    sizes: dict[str, int] = {}
+    for node, holding in holdings.items():
+        for user, size in zip(holding.users.ids, holding.users.num_images.tolist(), strict=True):
+            if user in owner:
+                raise DataError(
+                    f"SuperNodes {owner[user]} and {node}: expected users that are on one node "
+                    f"each, found {user!r} on both; give the file of one of them without this user"
+                )
+            owner[user], sizes[user] = node, size
+    ids = tuple(sorted(owner))
+    return UserTable(ids, np.array([sizes[user] for user in ids], dtype=np.int64))
+
+
+def check_alike(
+    holdings: Mapping[int, Holding], label_names: tuple[str, ...], version: str
+) -> None:
+    """Raise DataError for a node whose labels, or EngineError for one whose fedsim, differ."""
+    for node, holding in holdings.items():
+        if holding.version != version:
+            raise EngineError(
+                f"SuperNode {node}: expected fedsim {version} as on the server, found "
+                f"{holding.version}; install the same release on every machine"
+            )
+        if holding.label_names != label_names:
+            different = sorted(set(holding.label_names).symmetric_difference(label_names))[:3]
+            raise DataError(
+                f"SuperNode {node}: expected the server's {len(label_names)} labels, found "
+                f"{len(holding.label_names)} (different: {different}); make the files of all "
+                "machines from one collection, as `fedsim data split` does"
+            )
+
+
+Tell = Callable[[str], None]
+"""Told what there is to know about a run that stops nothing."""

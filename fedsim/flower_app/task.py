@@ -1,0 +1,66 @@
+"""What a server tells a node besides the messages to users, and what the node makes of it."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ConfigRecord
+
+from fedsim.config import RunConfig
+from fedsim.errors import ConfigError
+
+_SETTINGS, _STATES, _RUN = "settings", "states", "run"
+
+DATA, STATES = "data", "states"
+"""Keys of a SuperNode's ``--node-config``: its own file, and a folder for its users' states."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be done on a node; the same for all messages of a run.
+
+    Attributes:
+        config: The run's settings.
+        states: Folder of what users keep between rounds, for nodes on the server's machine.
+    """
+
+    config: RunConfig
+    states: Path | None = None
+
+    def to_record(self, run_id: str = "") -> ConfigRecord:
+        """Return the form in which it travels."""
+        settings = json.dumps(self.config.model_dump())
+        states = str(self.states.absolute()) if self.states else ""
+        run = f"{self.config.name}/{run_id}"
+        return ConfigRecord({_SETTINGS: settings, _STATES: states, _RUN: run})
+
+    @classmethod
+    def on_node(cls, record: ConfigRecord, node_config: Mapping[str, Any]) -> "Task":
+        """Read it on a node, whose own data takes the place of the server's.
+
+        A node with data of its own keeps its users' states in its own folder or nowhere: a path
+        that the server names means nothing there.
+        """
+        config = RunConfig.model_validate(json.loads(str(record[_SETTINGS])))
+        if DATA not in node_config:
+            states = str(record[_STATES])
+            return cls(config, Path(states) if states else None)
+        data = config.data.model_copy(update={"source": str(node_config[DATA])})
+        folder = node_config.get(STATES)
+        # A digest, since the run's name comes from elsewhere and is no path here.
+        run = hashlib.sha256(str(record[_RUN]).encode()).hexdigest()[:16]
+        own = Path(str(folder)) / run if folder else None
+        return cls(config.model_copy(update={"data": data}), own)
+
+
+def check_states(task: Task, has_part: bool) -> None:
+    """Raise ConfigError where users of a strategy may keep something and there is no place."""
+    if has_part and task.states is None:
+        raise ConfigError(
+            f"node config: expected {STATES}=FOLDER, where users of {task.config.strategy.name} "
+            f"keep what they need between rounds, found none; start the SuperNode with "
+            f"--node-config '{STATES}=\"/folder\"' besides {DATA}"
+        )

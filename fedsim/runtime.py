@@ -1,0 +1,62 @@
+"""Where a run's users are: their data and the Grid that reaches them."""
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from flwr.serverapp import Grid
+from torch import nn
+
+from fedsim import build
+from fedsim.build_engine import build_grid
+from fedsim.config import RunConfig
+from fedsim.data.dataset import FederatedDataset
+from fedsim.engines.nodes import Tell
+
+
+@dataclass(frozen=True)
+class Place:
+    """A run on this machine.
+
+    Attributes:
+        run_id: The run's.
+        states: Folder of what users keep between rounds.
+        workers: Processes.
+        tell: Told what there is to know about the run that stops nothing.
+    """
+
+    run_id: str
+    states: Path
+    workers: int
+    tell: Tell
+
+
+class Runtime(Protocol):
+    """Opens a run's data and starts its engine."""
+
+    def dataset(self, config: RunConfig) -> FederatedDataset:
+        """Open the data, as far as it is on this machine."""
+        ...
+
+    def grid(
+        self, config: RunConfig, model: nn.Module, dataset: FederatedDataset, place: Place
+    ) -> AbstractContextManager[Grid]:
+        """Start the engine; leaving the context ends it."""
+        ...
+
+
+class _Here:
+    """All data is on this machine, and the settings name the engine."""
+
+    def dataset(self, config: RunConfig) -> FederatedDataset:
+        return build.build_dataset(config)
+
+    def grid(
+        self, config: RunConfig, model: nn.Module, dataset: FederatedDataset, place: Place
+    ) -> AbstractContextManager[Grid]:
+        num_users = len(dataset.users("train"))
+        return build_grid(config, model, num_users, place.workers, place.states)
+
+
+HERE: Runtime = _Here()
