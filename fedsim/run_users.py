@@ -10,6 +10,7 @@ from flwr.serverapp import Grid
 
 from fedsim import build
 from fedsim.data.dataset import FederatedDataset, UserTable
+from fedsim.data.users_elsewhere import UsersElsewhere
 from fedsim.evaluation.per_user import UserResults, write_users
 from fedsim.evaluation.personalize import Fit, personalize, write_personalized
 from fedsim.evaluation.scoring import SplitScorer
@@ -56,8 +57,8 @@ def score_users(
     Returns:
         ``per_user``: by ``UserResults.summary``, for ``test`` and, of a federated run, for
         ``diagnostic_train``: the users who answered in the last round, if any did. Under central DP
-        that is not released. ``personalization`` and ``num_users_never_in_time`` if the settings
-        ask for them.
+        that is not released, and in a deployment the server can't tell. ``personalization`` and
+        ``num_users_never_in_time`` if the settings ask for them.
     """
     config = job.config
     users, initial = dataset.users("test"), test.logits(models.initial)
@@ -71,7 +72,9 @@ def score_users(
         if attendance is not None:
             cohort = cohort[attendance.absent(last_round, cohort.tolist()).answers]
             found["num_users_never_in_time"] = attendance.num_never_in_time()
-        if len(cohort):
+        if isinstance(dataset, UsersElsewhere):
+            found["diagnostic_train_reason"] = "the train users' images are on other machines"
+        elif len(cohort):
             size = config.evaluation.batch_size
             by_split["train"] = _of_cohort(grid, dataset, cohort, models, size)
             per_user["diagnostic_train"] = by_split["train"].summary("initial")

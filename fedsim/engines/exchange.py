@@ -14,6 +14,7 @@ from fedsim.errors import EngineError
 from fedsim.update_sum import USER
 
 MAX_RESENDS = 3
+UNREACHABLE = "no node that holds them is connected"
 
 _FIRST_PAUSE = 0.5  # seconds before a message is sent again; doubled each time
 _SECONDS_BETWEEN_PULLS = 0.1
@@ -92,7 +93,8 @@ class Exchange:
             if sent is not None:
                 self._take(reply, sent.positions)
         for number in [n for n, sent in self._sent.items() if sent.until < now]:
-            self._resend(self._sent.pop(number).positions, f"no answer in {self.seconds:g} s")
+            # Not sent again: a node that is slow would only get more to do.
+            self._give_up(self._sent.pop(number).positions, f"no answer in {self.seconds:g} s")
         if not came and not due:
             time.sleep(_SECONDS_BETWEEN_PULLS)
 
@@ -101,8 +103,7 @@ class Exchange:
         by_node: dict[int, list[int]] = {}
         for position, node in zip(positions, self.nodes.holding(users), strict=True):
             if node is None:
-                reason = "no SuperNode that holds this user is connected"
-                self._answers[position] = Lost(user_of(self.messages[position]), reason)
+                self._give_up([position], UNREACHABLE)
             else:
                 by_node.setdefault(node, []).append(position)
         for node, held in by_node.items():
@@ -137,12 +138,15 @@ class Exchange:
     def _resend(self, positions: list[int], reason: str) -> None:
         tried = self._tries.get(positions[0], 0)  # those of a message have been together before
         if tried == MAX_RESENDS:
-            for position in positions:
-                self._answers[position] = Lost(user_of(self.messages[position]), reason)
+            self._give_up(positions, reason)
             return
         self._tries.update(dict.fromkeys(positions, tried + 1))
         self.num_resent += len(positions)
         self._again.append((time.monotonic() + _FIRST_PAUSE * 2**tried, positions))
+
+    def _give_up(self, positions: list[int], reason: str) -> None:
+        for position in positions:
+            self._answers[position] = Lost(user_of(self.messages[position]), reason)
 
 
 def _reply_of(message: Message, content: RecordDict) -> Message:

@@ -10,7 +10,7 @@ from typing import Any
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from fedsim.engines.exchange import Exchange, Lost
+from fedsim.engines.exchange import UNREACHABLE, Exchange, Lost
 from fedsim.engines.in_process import InProcessGrid
 from fedsim.engines.nodes import Nodes, Tell
 from fedsim.engines.pack import pack
@@ -93,12 +93,19 @@ class FlowerGrid(Grid):
             return
         names = ", ".join(one.user for one in lost)
         reasons = "; ".join(sorted({one.reason for one in lost}))
-        if not self._remote.may_lose or len(lost) == num_asked:
+        if not self._remote.may_lose or (
+            len(lost) == num_asked and not self._others_are_there(lost)
+        ):
             raise EngineError(
                 f"expected answers of {num_asked} users, found none of {names} ({reasons}); start "
                 "the nodes that are missing and run again, which goes on from the last checkpoint"
             )
         self._remote.tell(f"{len(lost)} of {num_asked} users dropped out: {names} ({reasons})")
+
+    def _others_are_there(self, lost: list[Lost]) -> bool:
+        """Whether a cohort without an answer was just on nodes that are gone, while others stay."""
+        gone = all(one.reason == UNREACHABLE for one in lost)
+        return gone and bool(list(self._remote.grid.get_node_ids()))
 
     def _wrap(self, messages: Sequence[Message], node: int) -> Message:
         contents = [

@@ -36,6 +36,8 @@ class Nodes(Protocol):
 class AnyNode:
     """Every node reads the same data, as in Flower's simulation: users are dealt in turn.
 
+    What is sent again goes to other nodes, if fewer users are left than before.
+
     Attributes:
         grid: Flower's.
     """
@@ -43,7 +45,7 @@ class AnyNode:
     grid: Grid
 
     def holding(self, users: Sequence[str]) -> list[int | None]:
-        """Return a node for each user; the same ones while the same nodes are connected."""
+        """Return a node for each user."""
         nodes = sorted(self.grid.get_node_ids())
         return [nodes[i % len(nodes)] if nodes else None for i in range(len(users))]
 
