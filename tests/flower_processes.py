@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import httpx
 
@@ -19,6 +20,7 @@ OFFLINE = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray then listens on loopback alone
     "NO_COLOR": "1",
 }
 _SECONDS_TO_START = 120.0
@@ -38,10 +40,12 @@ class Flower:
 
     Attributes:
         folder: For their homes and logs.
+        ray: Ray's, with a short path, since its sockets lie there; where no other Ray is found.
         port: The SuperLink's.
     """
 
     folder: Path
+    ray: Path
     port: int = field(default_factory=free_port)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -56,7 +60,7 @@ class Flower:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 cwd=self.folder,
-                env={**os.environ, **OFFLINE, "FLWR_HOME": str(home)},
+                env={**os.environ, **OFFLINE, "FLWR_HOME": str(home), "RAY_TMPDIR": str(self.ray)},
             )
 
     def superlink(self, *arguments: str) -> None:
@@ -145,8 +149,9 @@ class Flower:
 @contextmanager
 def flower(folder: Path) -> Iterator[Flower]:
     """Whatever is started in the block is gone after it."""
-    processes = Flower(folder)
-    try:
-        yield processes
-    finally:
-        processes.stop()
+    with TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as ray:
+        processes = Flower(folder, Path(ray))
+        try:
+            yield processes
+        finally:
+            processes.stop()

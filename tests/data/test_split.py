@@ -1,6 +1,7 @@
 """Files for a deployment."""
 
 import hashlib
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -67,9 +68,13 @@ def test_other_collections_are_to_be_converted_first(tmp_path: Path) -> None:
 
 
 def test_the_command_tells_what_is_in_each_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert main(["data", "split", "openclipart", str(tmp_path), "--nodes", "2"]) == 0
+    arguments = ["fedsim", "data", "split", "openclipart", str(tmp_path), "--nodes", "2"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
     told = capsys.readouterr().out.splitlines()
     assert told[0].endswith("server.h5: 714 images of 183 users")
     assert len(told) == 3
