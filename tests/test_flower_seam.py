@@ -68,3 +68,14 @@ def test_messages_can_be_made_and_keep_an_identity_that_was_set() -> None:
     assert None not in before
     ensure_task_identity()
     assert before == (TaskIdentity._run_id, TaskIdentity._task_id, TaskIdentity._node_id)
+
+
+def test_an_array_out_of_memory_that_nobody_may_write_to_is_copied() -> None:
+    buffers: list[pickle.PickleBuffer] = []
+    sent = to_record({"w": torch.arange(3.0)})["w"]
+    stream = pickle.dumps(sent, protocol=5, buffer_callback=buffers.append)
+    shared = [bytes(buffer.raw()) for buffer in buffers]  # read-only, as Ray's shared memory
+    array = pickle.loads(stream, buffers=shared)
+    array.live += 1
+    assert torch.equal(array.live, torch.tensor([1.0, 2.0, 3.0]))
+    assert bytes(buffers[0].raw()) == shared[0]
