@@ -1,7 +1,7 @@
 """Flower's own processes on this machine: a SuperLink, SuperNodes, and ``flwr run``."""
 
+import contextlib
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import httpx
+import psutil
 
 ROOT = Path(__file__).parents[1]
 OFFLINE = {
@@ -117,23 +118,21 @@ class Flower:
     def kill(self, name: str) -> None:
         """Kill a process and all that it started, at once, as a machine that loses its power."""
         process = self.processes.pop(name)
-        os.killpg(process.pid, signal.SIGKILL)
+        for one in _family(process):
+            one.kill()
         process.wait()
 
     def stop(self) -> None:
         """End everything that was started: politely, SuperNodes first, then for sure."""
-        for name, process in reversed(self.processes.items()):
-            if process.poll() is None:
-                process.terminate()
-                try:
-                    process.wait(_SECONDS_TO_STOP)
-                except subprocess.TimeoutExpired:
-                    print(f"{name} does not stop")
+        started = [one for process in self.processes.values() for one in _family(process)]
+        for process in reversed(self.processes.values()):
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_SECONDS_TO_STOP)
+        for one in started:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
         for process in self.processes.values():
-            try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
             process.wait()
 
     def log(self, name: str) -> str:
@@ -144,6 +143,15 @@ class Flower:
             f"== {path.name}\n{path.read_text(errors='replace')[-3000:]}"
             for path in sorted(self.folder.glob("*.log"))
         )
+
+
+def _family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """A process and all that it has started; some of these lead sessions of their own."""
+    try:
+        first = psutil.Process(process.pid)
+        return [first, *first.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
 
 
 @contextmanager
