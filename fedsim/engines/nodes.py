@@ -104,15 +104,17 @@ class Owners:
         return dict(self._holdings)
 
     def holding(self, users: Sequence[str]) -> list[int | None]:
-        """Return the connected node that holds each user; a node that came back is asked anew."""
+        """Return the connected node that holds each user; a node that came back is asked anew.
+
+        Of nodes that claim the same user, as one that came back under another id may for a while,
+        the first keeps it as long as it is connected.
+        """
         connected = list(self._grid.get_node_ids())
         self._ask([node for node in connected if node not in self._holdings])
-        owner = {
-            user: node
-            for node in connected
-            if node in self._holdings
-            for user in self._holdings[node].users.ids
-        }
+        owner: dict[str, int] = {}
+        for node, holding in self._holdings.items():
+            if node in connected:
+                owner = dict.fromkeys(holding.users.ids, node) | owner
         return [owner.get(user) for user in users]
 
     def _ask(self, nodes: Iterable[int]) -> None:
