@@ -38,7 +38,7 @@ def run_config(**changes: Any) -> dict[str, Any]:
 
 @pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's own
 def test_the_bundle_holds_the_experiments_and_no_code() -> None:
-    with zipfile.ZipFile(io.BytesIO(build_fab_from_disk(ROOT)[0])) as bundle:
+    with zipfile.ZipFile(io.BytesIO(build_fab_from_disk(ROOT))) as bundle:
         names = set(bundle.namelist())
     yamls = {path.relative_to(ROOT).as_posix() for path in YAMLS}
     assert names == yamls | {"pyproject.toml", ".info/CONTENT"}

@@ -32,7 +32,7 @@ class Task:
 
     def to_record(self, run_id: str = "") -> ConfigRecord:
         """Return the form in which it travels."""
-        settings = json.dumps(self.config.model_dump())
+        settings = json.dumps(self.config.model_dump(), allow_nan=False)
         states = str(self.states.absolute()) if self.states else ""
         run = f"{self.config.name}/{run_id}"
         return ConfigRecord({_SETTINGS: settings, _STATES: states, _RUN: run})

@@ -295,6 +295,19 @@ def test_a_node_that_leaves_drops_its_users_out_and_one_that_comes_back_brings_t
     assert (555, "train") in grid.asked
 
 
+def test_a_node_that_joins_later_takes_no_other_s_users(files: Path, tmp_path: Path) -> None:
+    grid = FakeFlower(holders(files, "node-1", "node-2"))
+
+    class Joining(Silence):
+        def recorded(self, run_id: str, line: dict[str, Any]) -> None:
+            grid.nodes = {666: grid.nodes[100], **grid.nodes}
+
+    outcome = on_flower(at_server(files), tmp_path, grid, num_nodes=2, reporter=Joining())
+    assert not isinstance(outcome, Failure), outcome
+    assert (666, "query") in grid.asked
+    assert (666, "train") not in grid.asked
+
+
 def test_a_federation_that_is_gone_stops_the_run(files: Path, tmp_path: Path) -> None:
     grid = FakeFlower(holders(files, "node-1", "node-2"))
 
