@@ -9,6 +9,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fedsim.flower_app.client_app import app
+from fedsim.flower_seam import ensure_task_identity
 
 Fate = Callable[[Message], str]
 """What becomes of a message: "answered", "refused", "unavailable", "crashed" or "silence"."""
@@ -29,6 +30,7 @@ class FakeFlower(Grid):
     """
 
     def __init__(self, nodes: dict[int, dict[str, Any]], fate: Fate = lambda m: "answered") -> None:
+        ensure_task_identity()  # Flower gives one to each of its processes
         self.nodes, self.fate = nodes, fate
         self._waiting: dict[str, Message] = {}
         self.asked: list[tuple[int, str]] = []
