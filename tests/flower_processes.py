@@ -19,7 +19,6 @@ ROOT = Path(__file__).parents[1]
 OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray then listens on loopback alone
     "NO_COLOR": "1",
@@ -65,8 +64,12 @@ class Flower:
             )
 
     def superlink(self, *arguments: str) -> None:
-        address = ("--insecure", "--host", "127.0.0.1", "--port", str(self.port))
-        self.start("superlink", "flower-superlink", *address, *arguments)
+        self.start(
+            "superlink",
+            "flower-superlink",
+            *("--insecure", "--host", "127.0.0.1", "--port", str(self.port)),
+            *("--disable-runtime-dependency-installation", *arguments),
+        )
         until = time.monotonic() + _SECONDS_TO_START
         while True:
             try:
