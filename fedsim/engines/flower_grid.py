@@ -11,9 +11,9 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedsim.engines.exchange import UNREACHABLE, Exchange, Lost
-from fedsim.engines.in_process import InProcessGrid
 from fedsim.engines.nodes import Nodes, Tell
 from fedsim.engines.pack import pack
+from fedsim.engines.user_grid import UserGrid
 from fedsim.errors import EngineError
 from fedsim.replies import Delivery, Replies
 from fedsim.update_sum import FOLD
@@ -58,7 +58,7 @@ class FlowerGrid(Grid):
         num_bytes: Size of the arrays that one user sends back.
     """
 
-    def __init__(self, remote: Remote, local: InProcessGrid, num_bytes: int) -> None:
+    def __init__(self, remote: Remote, local: UserGrid, num_bytes: int) -> None:
         self._remote, self._local = remote, local
         self._per_message = max(1, _BYTES_PER_MESSAGE // max(1, num_bytes))
 

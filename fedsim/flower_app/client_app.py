@@ -75,7 +75,8 @@ def _held(task: Task) -> ConfigRecord:
 def _local_app(record: str, node_config: str) -> LocalClientApp:
     """Build the model once in a process; a simulation's processes live as long as the run."""
     task = Task.on_node(ConfigRecord(json.loads(record)), json.loads(node_config))
-    check_states(task, build.build_part(task.config) is not None)
+    part = build.build_part(task.config)
+    check_states(task, keeps=part is not None and part.state_copies > 0)
     trainer: Trainer = build.build_trainer(task.config, task.states)
     return LocalClientApp(trainer)
 

@@ -8,7 +8,8 @@ from torch import nn
 
 import fedsim
 from fedsim import build
-from fedsim.config import RunConfig
+from fedsim.build_engine import build_grid
+from fedsim.config import EngineConfig, RunConfig
 from fedsim.data.dataset import FederatedDataset
 from fedsim.data.image_dataset import ImageDataset
 from fedsim.data.users_elsewhere import UsersElsewhere
@@ -58,7 +59,9 @@ class FlowerRuntime:
     ) -> AbstractContextManager[Grid]:
         """Start what scores here, and send what trains to the nodes."""
         num_users = len(dataset.users("train"))
-        local = build.build_grid(config, model, num_users, place.workers, place.states)
+        scoring = EngineConfig(checkpoint_every=config.engine.checkpoint_every)  # in process
+        here = config.model_copy(update={"engine": scoring})
+        local = build_grid(here, model, num_users, place.workers, place.states)
         states = None if self._num_nodes else place.states
         remote = Remote(
             self._grid,

@@ -56,9 +56,9 @@ class Task:
         return cls(config.model_copy(update={"data": data}), own)
 
 
-def check_states(task: Task, has_part: bool) -> None:
-    """Raise ConfigError where users of a strategy may keep something and there is no place."""
-    if has_part and task.states is None:
+def check_states(task: Task, *, keeps: bool) -> None:
+    """Raise ConfigError where users keep something between rounds and there is no place."""
+    if keeps and task.states is None:
         raise ConfigError(
             f"node config: expected {STATES}=FOLDER, where users of {task.config.strategy.name} "
             f"keep what they need between rounds, found none; start the SuperNode with "
