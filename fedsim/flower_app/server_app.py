@@ -48,8 +48,10 @@ def serve(grid: Grid, run_config: Mapping[str, Any]) -> None:
     jobs = jobs_of(load_runs(path, shlex.split(str(run_config["overrides"]))))
     runtime = FlowerRuntime(grid, num_nodes, float(seconds))
     out = Path(str(run_config["out"])).expanduser()
+    told = " ".join(f'{key}="{run_config[key]}"' for key in ("config", "overrides"))
+    command = shlex.join(["flwr", "run", ".", "--run-config", told])
     with shown_progress(Console(), 1) as shown:
-        outcomes = run_jobs(jobs, out, shown, repeat_failed=True, runtime=runtime)
+        outcomes = run_jobs(jobs, out, shown, command=command, repeat_failed=True, runtime=runtime)
     for run_id, outcome in outcomes.items():
         if isinstance(outcome, Failure):
             raise EngineError(f"{run_id}: {outcome.message}\n{outcome.traceback}".rstrip())

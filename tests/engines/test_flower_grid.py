@@ -87,7 +87,9 @@ def on_flower(
 ) -> Outcome:
     jobs = jobs_of(runs_of(given, {}, "the settings"))
     runtime = FlowerRuntime(grid, num_nodes, seconds)
-    outcomes = run_jobs(jobs, out, reporter or Silence(), repeat_failed=True, runtime=runtime)
+    outcomes = run_jobs(
+        jobs, out, reporter or Silence(), command="", repeat_failed=True, runtime=runtime
+    )
     (outcome,) = outcomes.values()
     return outcome
 
