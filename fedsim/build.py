@@ -4,7 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from flwr.clientapp import ClientApp
@@ -37,7 +37,9 @@ from fedsim.privacy.per_sample import PrivateGradient
 from fedsim.strategy import SumStrategy, check_bounded
 from fedsim.strategy_checks import raised_by
 from fedsim.streams import global_torch_stream
+from fedsim.training.batched_head import BatchedHeadTrainer
 from fedsim.training.checked_part import CheckedPart
+from fedsim.training.learner import FeatureCache, Learner, on_features_if_frozen
 from fedsim.training.local import LocalSettings
 from fedsim.training.trainer import Trainer
 
@@ -45,6 +47,9 @@ MODELS = {
     "cnn": "fedsim.models.cnn:Cnn",
     "resnet18": "fedsim.models.resnet:resnet18",
 }
+TrainingPath = Literal["images", "features", "batched_features"]
+"""Each user's images in turn; each user's stored features in turn; those of a block at once."""
+
 _TAKEN_OVER: dict[DataConfig, FederatedDataset] = {}
 _DEALINGS: dict[str, Callable[..., Deal]] = {
     "iid": iid,
@@ -162,6 +167,44 @@ def build_model(config: RunConfig, num_labels: int) -> nn.Module:
     return model
 
 
+def build_learner(config: RunConfig, model: nn.Module, dataset: FederatedDataset) -> Learner:
+    """Make what is trained: the model on images, or its last layer on features of images."""
+    data = config.data
+    images = Learner(
+        model,
+        dataset,
+        build_transform(config),
+        channels_last=config.model.memory_format == "channels_last",
+    )
+    folder = config.engine.feature_cache
+    cache = FeatureCache(
+        folder=Path(folder).expanduser() if folder is not None else None,
+        max_bytes=data.cache_mb * 2**20,
+        data=_name_of_images(data, dataset),
+    )
+    return on_features_if_frozen(images, data.input_size or data.image_size, cache)
+
+
+def _name_of_images(data: DataConfig, dataset: FederatedDataset) -> str | None:
+    """Return what images and their order follow from; None where no hash of the images is known."""
+    info = dataset.info() if isinstance(dataset, ImageDataset) else None
+    if info is None or info.content_sha256 is None:
+        return None
+    shown = data.model_dump(exclude={"source", "labels", "cache_mb", "population_size"})
+    return repr((info.content_sha256, info.index_sha256, shown))
+
+
+def training_path(config: RunConfig, learner: Learner) -> TrainingPath:
+    """Return how the users of a run are trained."""
+    if not learner.on_features:
+        return "images"
+    if config.privacy.example_level is not None or build_part(config) is not None:
+        return "features"
+    return (
+        "batched_features" if isinstance(build_plain_strategy(config), SumStrategy) else "features"
+    )
+
+
 def build_trainer(config: RunConfig, states: Path | None = None) -> Trainer:
     """Make what trains users, in the process that does it.
 
@@ -171,11 +214,12 @@ def build_trainer(config: RunConfig, states: Path | None = None) -> Trainer:
     """
     dataset = build_dataset(config)
     model = build_model(config, len(dataset.label_names))
+    learner = build_learner(config, model, dataset)
     local, private = config.federated.local, config.privacy.example_level
     settings = LocalSettings(
         **local.model_dump(),
         poisson=private is not None,
-        channels_last=config.model.memory_format == "channels_last",
+        channels_last=learner.channels_last,
     )
     part = build_part(config)
     if private is not None and part is not None and not part.keeps_example_level:
@@ -186,11 +230,14 @@ def build_trainer(config: RunConfig, states: Path | None = None) -> Trainer:
         )
     gradient = None
     if private is not None:
-        gradient = build_private_gradient(model, private.max_grad_norm, private.noise_multiplier)
-    return Trainer(
-        model,
-        dataset,
-        build_transform(config),
+        gradient = build_private_gradient(
+            learner.model, private.max_grad_norm, private.noise_multiplier
+        )
+    batched = training_path(config, learner) == "batched_features"
+    return (BatchedHeadTrainer if batched else Trainer)(
+        learner.model,
+        learner.dataset,
+        learner.transform,
         settings,
         seed=config.seed,
         private_gradient=gradient,

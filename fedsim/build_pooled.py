@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from fedsim.build import build_private_gradient, build_transform
+from fedsim.build import build_learner, build_private_gradient
 from fedsim.build_privacy import central_spending, pooled_example_spending, pooled_setting
 from fedsim.cohort import CohortSampler
 from fedsim.config import (
@@ -69,8 +69,9 @@ def build_pooled(
         state: The accounting's, to go on from.
     """
     settings = settings_of(config, method)
-    channels_last = config.model.memory_format == "channels_last"
-    batches = TrainBatches(dataset, build_transform(config), channels_last)
+    learner = build_learner(config, model, dataset)
+    model = learner.model
+    batches = TrainBatches(learner.dataset, learner.transform, learner.channels_last)
     steps: PooledSteps
     spending: Spending = PrivacySpending(None, None)
     if isinstance(settings, PooledUserLevelConfig):

@@ -58,7 +58,13 @@ class LoopScoredStrategy(Strategy):
 
 
 class CohortStrategy(LoopScoredStrategy):
-    """A Flower strategy that addresses a cohort; what becomes of the replies is a subclass's."""
+    """A Flower strategy that addresses a cohort; what becomes of the replies is a subclass's.
+
+    Attributes:
+        num_blocks: Partial sums that a cohort is dealt to. Part of the numbers.
+    """
+
+    num_blocks: int = NUM_BLOCKS
 
     def __init__(self) -> None:
         self._cohort: CohortSampler | None = None
@@ -118,7 +124,7 @@ class CohortStrategy(LoopScoredStrategy):
         self._senders = Senders(server_round, {node_id(int(i)): users.ids[i] for i in drawn})
         fold = self._fold()
         messages = []
-        for number, block in enumerate(deal(users.num_images[drawn], NUM_BLOCKS)):
+        for number, block in enumerate(deal(users.num_images[drawn], self.num_blocks)):
             for position in block:
                 index = int(drawn[position])
                 address = ConfigRecord({**config, ROUND: server_round, USER: users.ids[index]})

@@ -516,6 +516,8 @@ class EngineConfig(Section):
             The default is a Ray of the run's own, on this machine alone.
         cpus_per_worker: Cores of one Ray actor; the default is 1, since it computes in one thread.
         gpus_per_worker: GPUs of one Ray actor, or a fraction of one; the default is none.
+        feature_cache: The folder of features that a frozen backbone has made of images, which all
+            runs share; null to keep them in memory. They are as private as the images.
     """
 
     name: Literal["in_process", "ray"] = "in_process"
@@ -524,6 +526,7 @@ class EngineConfig(Section):
     address: Annotated[str, Field(pattern=r"^(auto|(ray://)?[^\s/]+:[0-9]+)$")] | None = None
     cpus_per_worker: Positive | None = None
     gpus_per_worker: NonNegative | None = None
+    feature_cache: Annotated[str, Field(min_length=1)] | None = "~/.cache/fedsim/features"
 
     @model_validator(mode="after")
     def _ray_settings(self) -> "EngineConfig":

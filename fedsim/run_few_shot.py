@@ -170,15 +170,16 @@ def _scores(
 ) -> dict[str, Any]:
     """Return every learner's scores over one backbone."""
     model = build.build_model(config, len(dataset.label_names))
-    own = exchanged_tensors(model)
+    learner = build.build_learner(config, model, dataset)
+    own = exchanged_tensors(learner.model)
     for name, value in to_arrays(arrays).items():
         own[name].data.copy_(value)
-    inputs = _inputs(config, dataset)
-    features = features_of(model, inputs, images.numbers, config.evaluation.batch_size)
+    inputs = eval_inputs(learner.dataset, _SPLIT, learner.transform, learner.channels_last)
+    features = features_of(learner.model, inputs, images.numbers, config.evaluation.batch_size)
     found: dict[str, Any] = {}
     for name in settings.learners:
         if name == FINE_TUNING:
-            tuning = FineTuning(model, inputs, **settings.fine_tuning.model_dump())
+            tuning = FineTuning(learner.model, inputs, **settings.fine_tuning.model_dump())
             scored = score_runs(tuning, images.numbers, runs, seed=config.seed, name=name)
         else:
             learner = find_learner(name, _WHERE)

@@ -41,9 +41,15 @@ from fedsim.run_few_shot import score_few_shot
 from fedsim.run_users import Models, score_users
 from fedsim.runtime import HERE, Place, Runtime
 from fedsim.state import RunState, load_checkpoint
+from fedsim.strategy import SumStrategy
 from fedsim.strategy_checks import named_faults
+from fedsim.training.batched_head import NUM_BLOCKS
 
 CLIENT_STATES = "client_states"
+_PATHS: dict[build.TrainingPath, str] = {
+    "features": "only the last layer trains: on stored features, one batch at a time",
+    "batched_features": "only the last layer trains: on stored features, blocks of users at once",
+}
 _PACKAGES = ("flwr", "torch", "torchvision", "opacus", "dp-accounting", "h5py", "numpy", "pillow")
 
 
@@ -79,7 +85,10 @@ def run_job(
     ClientStates(states, config.engine.checkpoint_every).forget_after(state.round_num)
     place = Place(job.run_id, states, workers, functools.partial(reporter.noted, job.run_id))
     with runtime.grid(config, model, dataset, place) as grid:
-        parts = _Parts(job, folder, dataset, model, grid, reporter)
+        path = _training_path(job, model, dataset, grid)
+        if path != "images":
+            reporter.noted(job.run_id, _PATHS[path])
+        parts = _Parts(job, folder, dataset, model, grid, reporter, path)
         state, spending = _centralize(parts, state) if job.baseline else _federate(parts, state)
         summary = _summarize(parts, state, initial.arrays)
         if isinstance(grid, UserGrid):
@@ -107,6 +116,7 @@ class _Parts:
     model: nn.Module
     grid: Grid
     reporter: Reporter
+    path: build.TrainingPath
 
     def bookkeeper(self, spending: Spending, num_rounds: int) -> Bookkeeper:
         def write_card(state: RunState) -> None:
@@ -139,6 +149,8 @@ def _federate(parts: _Parts, state: RunState) -> tuple[RunState, Spending]:
     cohort = build.build_cohort(config, parts.dataset.users("train"))
     mechanism, spending = federated_privacy(config, cohort.users, state.ledger)
     strategy = build.build_strategy(config, cohort, mechanism)
+    if parts.path == "batched_features" and isinstance(strategy, SumStrategy):
+        strategy.num_blocks = NUM_BLOCKS
     affordable = _affordable(spending, state, num_rounds)
     book = parts.bookkeeper(spending, affordable)
     if state.round_num > 0:
@@ -155,6 +167,16 @@ def _federate(parts: _Parts, state: RunState) -> tuple[RunState, Spending]:
         state = train(run, state)
     _check_afforded(parts.job, state)
     return state, spending
+
+
+def _training_path(
+    job: Job, model: nn.Module, dataset: FederatedDataset, grid: Grid
+) -> build.TrainingPath:
+    learner = build.build_learner(job.config, model, dataset)
+    path = build.training_path(job.config, learner)
+    if path == "batched_features" and (job.baseline is not None or not isinstance(grid, UserGrid)):
+        return "features"
+    return path
 
 
 def _centralize(parts: _Parts, state: RunState) -> tuple[RunState, Spending]:
@@ -270,6 +292,7 @@ def _summarize(parts: _Parts, state: RunState, initial: ArrayRecord) -> dict[str
         "num_rounds": job.num_rounds,
         "best_round": best_round,
         "best_val_macro_ap": state.best.macro_ap if state.best else None,
+        "trained_on": parts.path,
         "num_parameters": sum(math.prod(array.shape) for array in arrays.values()),
         "test": test,
         **by_user,

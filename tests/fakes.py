@@ -123,3 +123,24 @@ def app_killed_once(user: str, marker: Path) -> ClientApp:
 
 def app_always_killed(user: str) -> ClientApp:
     return client_app(_Saboteur(user, lambda arrays: os.kill(os.getpid(), signal.SIGKILL)))
+
+
+class FrozenModel(torch.nn.Module):
+    """A small frozen network and a last layer that trains."""
+
+    def __init__(self, num_labels: int, bias: bool = True) -> None:
+        super().__init__()
+        self.body = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 19, 3, stride=2), torch.nn.ReLU(),
+            torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(),
+        ).requires_grad_(False)  # fmt: skip
+        self.head = torch.nn.Linear(19, num_labels, bias=bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(self.body(x))
+        return logits
+
+
+def frozen_model(num_labels: int) -> torch.nn.Module:
+    """For `model.name: fakes:frozen_model`."""
+    return FrozenModel(num_labels)

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 import torch
 
@@ -13,6 +13,23 @@ Augmentation = Literal["none", "flip", "random_crop", "random_resized_crop"]
 _AREA = (0.08, 1.0)
 _ASPECT = (3 / 4, 4 / 3)
 _ATTEMPTS = 10
+
+
+class InputTransform(Protocol):
+    """From what a data set loads to what a model is given."""
+
+    @property
+    def is_random(self) -> bool:
+        """Whether training inputs are drawn anew each time."""
+        ...
+
+    def train_batch(self, images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        """Return inputs to train on."""
+        ...
+
+    def eval_batch(self, images: torch.Tensor) -> torch.Tensor:
+        """Return inputs to score."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The ClientApp: trains the user that a message names, or scores a slice of a split."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -11,7 +11,7 @@ from fedsim.arrays import Arrays
 from fedsim.flower_seam import to_arrays, to_record
 from fedsim.training.local import LocalResult
 from fedsim.training.personal import PersonalTraining
-from fedsim.update_sum import ARRAYS, METRICS, ROUND, USER
+from fedsim.update_sum import ARRAYS, METRICS, ROUND, USER, FoldRule, UpdateSum
 
 SPLIT, INDICES = "split", "indices"
 """Keys of an evaluate message's config record. One with all those of ``PersonalTraining`` asks for
@@ -69,6 +69,25 @@ class LooksAhead(Protocol):
         ...
 
 
+@runtime_checkable
+class TrainsBlocks(Protocol):
+    """What a LocalModel may offer besides: to train a block of users at once."""
+
+    def train_block(
+        self, users: list[str], round_num: int, received: Arrays, rule: FoldRule, total: Arrays
+    ) -> UpdateSum:
+        """Train each of some users from what was sent, and fold their updates.
+
+        Args:
+            users: Their ids.
+            round_num: From 1.
+            received: What was sent: the model's arrays. Not to be written to.
+            rule: Weighting and clipping.
+            total: Takes the sum.
+        """
+        ...
+
+
 class LocalClientApp(ClientApp):
     """A ClientApp around a model in this process, which can be told what follows.
 
@@ -105,6 +124,30 @@ class LocalClientApp(ClientApp):
             else:
                 logits = model.logits(config[SPLIT], config[INDICES])
             return Message(RecordDict({ARRAYS: to_record({LOGITS: logits})}), reply_to=message)
+
+    def train_block(
+        self, messages: Sequence[Message], rule: FoldRule, total: Arrays
+    ) -> UpdateSum | None:
+        """Train the users of a block at once, if the model can and all were sent its arrays alone.
+
+        Args:
+            messages: To the block's users.
+            rule: How their updates are folded.
+            total: Takes the sum.
+
+        Returns:
+            The sum; None if they are to be trained one by one.
+        """
+        sent = [_first(message.content.array_records) for message in messages]
+        received = to_arrays(sent[0])
+        if not isinstance(self._model, TrainsBlocks) or any(other is not sent[0] for other in sent):
+            return None
+        if received.keys() != self._model.arrays.keys():
+            return None
+        configs = [_first(message.content.config_records) for message in messages]
+        users = [config[USER] for config in configs]
+        received = {name: received[name] for name in self._model.arrays}
+        return self._model.train_block(users, configs[0][ROUND], received, rule, total)
 
     def announce(self, message: Message | None) -> None:
         """Say which message follows the next one, if it is known."""

@@ -63,14 +63,41 @@ def execute(app: ClientApp, unit: Unit, total: Arrays, following: Message | None
     with one_thread():
         if unit.rule is None:
             return _call(app, unit.messages[0], following)
-        for tensor in total.values():
-            tensor.zero_()
-        block = UpdateSum(total)
-        for message, coming in zip(unit.messages, (*unit.messages[1:], following), strict=True):
-            reply = _call(app, message, coming)
-            received = to_arrays(message.content.array_records[ARRAYS])
-            block.add(reply, received, unit.rule, where=place_of(message))
+        block = _trained_at_once(app, unit.messages, unit.rule, total)
+        if block is None:
+            block = _trained_in_turn(app, unit.messages, unit.rule, total, following)
         return Message(block.to_content(), reply_to=unit.messages[0])
+
+
+def _trained_at_once(
+    app: ClientApp, messages: tuple[Message, ...], rule: FoldRule, total: Arrays
+) -> UpdateSum | None:
+    """Train a block's users together, where the model can."""
+    if not isinstance(app, LocalClientApp):
+        return None
+    try:
+        return app.train_block(messages, rule, total)
+    except FedsimError:
+        raise  # it names the user
+    except Exception as error:
+        raise _failed(f"{place_of(messages[0])} and others", error) from error
+
+
+def _trained_in_turn(
+    app: ClientApp,
+    messages: tuple[Message, ...],
+    rule: FoldRule,
+    total: Arrays,
+    following: Message | None,
+) -> UpdateSum:
+    for tensor in total.values():
+        tensor.zero_()
+    block = UpdateSum(total)
+    for message, coming in zip(messages, (*messages[1:], following), strict=True):
+        reply = _call(app, message, coming)
+        received = to_arrays(message.content.array_records[ARRAYS])
+        block.add(reply, received, rule, where=place_of(message))
+    return block
 
 
 def _call(app: ClientApp, message: Message, following: Message | None) -> Message:
@@ -91,10 +118,14 @@ def _call(app: ClientApp, message: Message, following: Message | None) -> Messag
     except FedsimError as error:
         raise type(error)(f"{place_of(message)}: {error}") from error
     except Exception as error:
-        raise EngineError(
-            f"{place_of(message)}: the client failed with {type(error).__name__}: {error}; mend "
-            f"the client or leave the user out\n{traceback.format_exc()}"
-        ) from error
+        raise _failed(place_of(message), error) from error
+
+
+def _failed(place: str, error: Exception) -> EngineError:
+    return EngineError(
+        f"{place}: the client failed with {type(error).__name__}: {error}; mend the client or "
+        f"leave the user out\n{traceback.format_exc()}"
+    )
 
 
 def place_of(message: Message) -> str:

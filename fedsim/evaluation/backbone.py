@@ -9,9 +9,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedsim.data.dataset import FederatedDataset
-from fedsim.data.transforms import Transform
-from fedsim.errors import ConfigError, EngineError
+from fedsim.data.transforms import InputTransform
+from fedsim.errors import EngineError
 from fedsim.evaluation.episodes import Episode, Int64s
+from fedsim.models.last_layer import features
 from fedsim.streams import torch_stream
 from fedsim.training.local import laid_out
 from fedsim.training.step import Sgd
@@ -22,46 +23,8 @@ Inputs = Callable[[Int64s], torch.Tensor]
 """From numbers of examples to the model's inputs."""
 
 
-def features(model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
-    """Return what a model's last linear layer is given, shape (n, features).
-
-    The last one is the ``nn.Linear`` that is called last in a forward pass, wherever it stands in
-    the model. Gradients flow, unless they are switched off.
-
-    Args:
-        model: Any.
-        inputs: The model's, shape (n, ...).
-
-    Raises:
-        ConfigError: No ``nn.Linear`` is called, or it is given something else than a row per input.
-
-    Examples:
-        >>> model = nn.Sequential(nn.Flatten(), nn.ReLU(), nn.Linear(2, 7))
-        >>> features(model, torch.tensor([[-1.0, 2.0]]))
-        tensor([[0., 2.]])
-    """
-    given: list[torch.Tensor] = []
-    hooks = [
-        module.register_forward_pre_hook(lambda _, args: given.append(args[0]) if args else None)
-        for module in model.modules()
-        if isinstance(module, nn.Linear)
-    ]
-    try:
-        model(inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    if not given or given[-1].shape[:1] != inputs.shape[:1]:
-        found = f"one that is given shape {tuple(given[-1].shape)}" if given else "none"
-        raise ConfigError(
-            f"evaluation.few_shot: expected a model {type(model).__name__} whose last layer is an "
-            f"nn.Linear with a row per image, found {found}; leave evaluation.few_shot out"
-        )
-    return given[-1].flatten(1)
-
-
 def eval_inputs(
-    dataset: FederatedDataset, split: str, transform: Transform, channels_last: bool
+    dataset: FederatedDataset, split: str, transform: InputTransform, channels_last: bool
 ) -> Inputs:
     """Return what reads examples of a split as the model's inputs, as they are scored."""
     return lambda numbers: laid_out(

@@ -9,7 +9,7 @@ import torch
 
 from fedsim.arrays import Arrays
 from fedsim.data.dataset import Examples
-from fedsim.data.transforms import Transform
+from fedsim.data.transforms import InputTransform
 from fedsim.training.ahead import ahead
 from fedsim.training.step import GradientFn, Sgd
 
@@ -58,7 +58,7 @@ def train_locally(
     parameters: list[torch.Tensor],
     gradient: GradientFn,
     examples: Examples,
-    transform: Transform,
+    transform: InputTransform,
     settings: LocalSettings,
     generator: torch.Generator,
 ) -> LocalResult:

@@ -11,7 +11,7 @@ from torch import nn
 
 from fedsim.arrays import Arrays, one_thread
 from fedsim.data.dataset import FederatedDataset
-from fedsim.data.transforms import Transform
+from fedsim.data.transforms import InputTransform
 from fedsim.models.initialize import exchanged_tensors
 from fedsim.privacy.per_sample import PrivateGradient
 from fedsim.streams import global_torch_stream, torch_stream
@@ -49,7 +49,7 @@ class TrainBatches:
     """Reads images of the pooled train split as the model's inputs."""
 
     dataset: FederatedDataset
-    transform: Transform
+    transform: InputTransform
     channels_last: bool
 
     @property

@@ -12,7 +12,7 @@ from fedsim.arrays import Arrays
 from fedsim.client_part import Client, ClientPart
 from fedsim.client_states import ClientStates
 from fedsim.data.dataset import Examples, FederatedDataset, ReadsAhead
-from fedsim.data.transforms import Transform
+from fedsim.data.transforms import InputTransform
 from fedsim.errors import DataError
 from fedsim.loss import label_mean_loss
 from fedsim.models.initialize import exchanged_tensors
@@ -43,7 +43,7 @@ class Trainer:
         self,
         model: nn.Module,
         dataset: FederatedDataset,
-        transform: Transform,
+        transform: InputTransform,
         settings: LocalSettings,
         *,
         seed: int,
@@ -90,12 +90,7 @@ class Trainer:
             received: What was sent, which the model holds already; not to be written to. None
                 for the model's arrays as they are.
         """
-        index = self._index_of(user)
-        if index is None:
-            raise DataError(
-                f"round {round_num}: expected a user of the train split, found {user!r}; check the "
-                "data that this process reads"
-            )
+        index = self._known(user, round_num)
         examples = self._load("train", self._numbers_of(index))
         keys = (round_num, user)
         gradient = self._plain_gradient
@@ -213,6 +208,15 @@ class Trainer:
         inputs = laid_out(self._transform.eval_batch(images), self._settings.channels_last)
         logits: torch.Tensor = self._model(inputs)
         return logits
+
+    def _known(self, user: str, round_num: int) -> int:
+        index = self._index_of(user)
+        if index is None:
+            raise DataError(
+                f"round {round_num}: expected a user of the train split, found {user!r}; check the "
+                "data that this process reads"
+            )
+        return index
 
     def _index_of(self, user: str) -> int | None:
         index = bisect_left(self._users.ids, user)

@@ -7,10 +7,11 @@ from fakes import SIDE, TinyDataset, tiny_model, tiny_transform
 from torch import nn
 
 from fedsim.errors import ConfigError, EngineError
-from fedsim.evaluation.backbone import FineTuning, eval_inputs, features, features_of
+from fedsim.evaluation.backbone import FineTuning, eval_inputs, features_of
 from fedsim.evaluation.episodes import Episode, EpisodeShape, draw_episodes
 from fedsim.evaluation.few_shot import score_run
 from fedsim.models.cnn import Cnn
+from fedsim.models.last_layer import features
 from fedsim.models.resnet import resnet18
 from fedsim.training.local import laid_out
 
