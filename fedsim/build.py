@@ -46,6 +46,7 @@ from fedsim.training.trainer import Trainer
 MODELS = {
     "cnn": "fedsim.models.cnn:Cnn",
     "resnet18": "fedsim.models.resnet:resnet18",
+    "efficientnet_lite0": "fedsim.models.efficientnet_lite0:efficientnet_lite0",
 }
 TrainingPath = Literal["images", "features", "batched_features"]
 """Each user's images in turn; each user's stored features in turn; those of a block at once."""
@@ -60,6 +61,7 @@ _DEALINGS: dict[str, Callable[..., Deal]] = {
 }
 _NORMALIZATIONS = {
     "centered": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+    "efficientnet_lite": ((127 / 255,) * 3, (128 / 255,) * 3),
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
 }
 

@@ -138,7 +138,7 @@ class DataConfig(Section):
     image_size: Count = 32
     augmentation: Literal["none", "flip", "random_crop", "random_resized_crop"] = "none"
     input_size: Count | None = None
-    normalization: Literal["centered", "imagenet"] = "centered"
+    normalization: Literal["centered", "imagenet", "efficientnet_lite"] = "centered"
     max_images_per_user: Count | None = None
     population_size: Count | None = None
     cache_mb: Annotated[int, Field(ge=0)] = 512
@@ -163,7 +163,9 @@ class DataConfig(Section):
 
 
 class ModelConfig(Component):
-    """The model: ``cnn``, ``resnet18``, or ``package.module:function`` of one's own.
+    """The model.
+
+    It is ``cnn``, ``resnet18``, ``efficientnet_lite0``, or ``package.module:function`` of one's own.
 
     Attributes:
         name: Which one.
