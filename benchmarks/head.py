@@ -22,7 +22,7 @@ from flwr.app import ConfigRecord
 from flwr.clientapp import ClientApp
 
 from fedsim.arrays import Arrays, one_thread, zeros_like
-from fedsim.cohort import CohortSampler, deal
+from fedsim.cohort import CohortSampler
 from fedsim.data.dataset import Examples, UserTable
 from fedsim.data.synthetic_users import image_counts, num_users
 from fedsim.engines.client_app import client_app
@@ -130,7 +130,7 @@ def whole_rounds(cohort_size: int, workers: int, rounds: int) -> None:
     make: Callable[[], ClientApp] = functools.partial(app, BatchedHeadTrainer, sizes)
     arrays, walls, cpus, asking = to_record(start()), [], [], []
     with InProcessGrid(make, start(), num_users=len(sizes), num_workers=workers) as grid:
-        for round_num in range(rounds + 1):  # the first starts the workers
+        for round_num in range(1, rounds + 2):  # the first starts the workers
             begin, before = time.perf_counter(), cpu_seconds()
             messages = strategy.configure_train(round_num, arrays, ConfigRecord(), grid)
             asking.append(time.perf_counter() - begin)
@@ -140,7 +140,8 @@ def whole_rounds(cohort_size: int, workers: int, rounds: int) -> None:
             cpus.append(cpu_seconds() - before)
     print(
         f"{cohort_size} of {len(sizes)} users, FLAIR's sizes, {workers} workers: "
-        f"{min(walls[1:]):.2f} s a round, of which {min(asking[1:]):.2f} address the cohort; {min(cpus[1:]):.2f} CPU s"
+        f"{min(walls[1:]):.2f} s a round, of which {min(asking[1:]):.2f} address the cohort; "
+        f"{min(cpus[1:]):.2f} CPU s"
     )
 
 

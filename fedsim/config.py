@@ -125,7 +125,8 @@ class DataConfig(Section):
         image_size: Side in pixels of the square to which images are decoded.
         augmentation: What training does to an image beyond that.
         input_size: Side of what the model sees; the default is ``image_size``.
-        normalization: Mean and standard deviation per channel.
+        normalization: Mean and standard deviation per channel: ``centered`` takes pixels to [-1,
+            1], ``imagenet`` is torchvision's, ``efficientnet_lite`` is (pixel - 127) / 128.
         max_images_per_user: A train user's images beyond this many are left out.
         population_size: Train users of the source ``synthetic``; the default is FLAIR's 41,131.
         cache_mb: Decoded images are kept up to this many MiB, over all splits and processes: the
@@ -165,7 +166,7 @@ class DataConfig(Section):
 class ModelConfig(Component):
     """The model.
 
-    It is ``cnn``, ``resnet18``, ``efficientnet_lite0``, or ``package.module:function`` of one's own.
+    ``cnn``, ``resnet18``, ``efficientnet_lite0``, or ``package.module:function`` of one's own.
 
     Attributes:
         name: Which one.

@@ -31,7 +31,8 @@ class Examples:
     """Some images with their labels.
 
     Attributes:
-        images: uint8 tensor of shape (n, 3, height, width), stored channels-last.
+        images: uint8 tensor of shape (n, 3, height, width), stored channels-last; where only a
+            model's last layer trains, float32 features of shape (n, features) stand for them.
         labels: uint8 tensor of shape (n, labels), entries 0 or 1.
     """
 

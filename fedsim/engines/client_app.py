@@ -11,7 +11,7 @@ from fedsim.arrays import Arrays
 from fedsim.flower_seam import to_arrays, to_record
 from fedsim.training.local import LocalResult
 from fedsim.training.personal import PersonalTraining
-from fedsim.update_sum import ARRAYS, METRICS, ROUND, USER, FoldRule, UpdateSum
+from fedsim.update_sum import ARRAYS, CONFIG, METRICS, ROUND, USER, FoldRule, UpdateSum
 
 SPLIT, INDICES = "split", "indices"
 """Keys of an evaluate message's config record. One with all those of ``PersonalTraining`` asks for
@@ -131,20 +131,22 @@ class LocalClientApp(ClientApp):
         """Train the users of a block at once, if the model can and all were sent its arrays alone.
 
         Args:
-            messages: To the block's users.
+            messages: To the block's users, with the records that our own strategies send.
             rule: How their updates are folded.
             total: Takes the sum.
 
         Returns:
             The sum; None if they are to be trained one by one.
         """
-        sent = [_first(message.content.array_records) for message in messages]
-        received = to_arrays(sent[0])
-        if not isinstance(self._model, TrainsBlocks) or any(other is not sent[0] for other in sent):
+        if not isinstance(self._model, TrainsBlocks):
+            return None
+        sent: Any = messages[0].content[ARRAYS]
+        received = to_arrays(sent)
+        if any(message.content[ARRAYS] is not sent for message in messages):
             return None
         if received.keys() != self._model.arrays.keys():
             return None
-        configs = [_first(message.content.config_records) for message in messages]
+        configs: list[Any] = [message.content[CONFIG] for message in messages]
         users = [config[USER] for config in configs]
         received = {name: received[name] for name in self._model.arrays}
         return self._model.train_block(users, configs[0][ROUND], received, rule, total)

@@ -166,4 +166,5 @@ class _Block(nn.Module):
         y = relu6(self._bn0(self._expand_conv(x))) if self._is_expanding else x
         y = relu6(self._bn1(self._depthwise_conv(y)))
         y = self._bn2(self._project_conv(y))
-        return x + y if self._has_shortcut else y
+        projected: torch.Tensor = x + y if self._has_shortcut else y
+        return projected
