@@ -202,6 +202,8 @@ def training_path(config: RunConfig, learner: Learner) -> TrainingPath:
         return "images"
     if config.privacy.example_level is not None or build_part(config) is not None:
         return "features"
+    if config.federated.local.clip_each_array:  # of weight and bias, which are one array there
+        return "features"
     return (
         "batched_features" if isinstance(build_plain_strategy(config), SumStrategy) else "features"
     )

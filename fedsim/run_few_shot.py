@@ -170,16 +170,16 @@ def _scores(
 ) -> dict[str, Any]:
     """Return every learner's scores over one backbone."""
     model = build.build_model(config, len(dataset.label_names))
-    learner = build.build_learner(config, model, dataset)
-    own = exchanged_tensors(learner.model)
+    backbone = build.build_learner(config, model, dataset)
+    own = exchanged_tensors(backbone.model)
     for name, value in to_arrays(arrays).items():
         own[name].data.copy_(value)
-    inputs = eval_inputs(learner.dataset, _SPLIT, learner.transform, learner.channels_last)
-    features = features_of(learner.model, inputs, images.numbers, config.evaluation.batch_size)
+    inputs = eval_inputs(backbone.dataset, _SPLIT, backbone.transform, backbone.channels_last)
+    features = features_of(backbone.model, inputs, images.numbers, config.evaluation.batch_size)
     found: dict[str, Any] = {}
     for name in settings.learners:
         if name == FINE_TUNING:
-            tuning = FineTuning(learner.model, inputs, **settings.fine_tuning.model_dump())
+            tuning = FineTuning(backbone.model, inputs, **settings.fine_tuning.model_dump())
             scored = score_runs(tuning, images.numbers, runs, seed=config.seed, name=name)
         else:
             learner = find_learner(name, _WHERE)

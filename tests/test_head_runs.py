@@ -41,6 +41,10 @@ CENTRAL = {"central": {"clipping_norm": 0.5, "epsilon": 50.0, "adaptive_quantile
             {"privacy": {"example_level": {"max_grad_norm": 1.0, "noise_multiplier": 1.0}}},
             "features",
         ),
+        (
+            {"federated": {"local": {"max_grad_norm": 1.0, "clip_each_array": True}}},
+            "features",
+        ),
         ({"model": {"name": "cnn"}}, "images"),
         ({"data": {"image_size": 8, "augmentation": "flip"}}, "images"),
     ],

@@ -90,7 +90,10 @@ def train_locally(
 
 
 def _prepared(
-    examples: Examples, transform: Transform, settings: LocalSettings, generator: torch.Generator
+    examples: Examples,
+    transform: InputTransform,
+    settings: LocalSettings,
+    generator: torch.Generator,
 ) -> Generator[tuple[torch.Tensor, torch.Tensor], None, None]:
     """Return the inputs and labels of every step; augmented ones are made a step ahead."""
     draw = poisson_batches if settings.poisson else shuffled_batches
