@@ -13,7 +13,6 @@ from pathlib import Path
 
 import fakes
 from flwr.clientapp import ClientApp
-from ray.cluster_utils import Cluster
 from test_ray_grid import USERS, averaging, equal, train, user_of
 
 from fedsim.arrays import Arrays
@@ -34,6 +33,9 @@ def app_that_waits(user: str, folder: Path) -> ClientApp:
 
 
 def main() -> None:
+    # Not above: pytest reads this file for doctests, and nothing there may import ray.
+    from ray.cluster_utils import Cluster
+
     folder = Path(sys.argv[1])
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
     cluster.add_node(num_cpus=1)
