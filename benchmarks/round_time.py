@@ -62,6 +62,7 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 PEERS = {
     "fedsim-1": Peer("fedsim", "fedsim_peer.py", ("--workers=1",)),
     "fedsim-2": Peer("fedsim", "fedsim_peer.py", ("--workers=2",)),
+    "fedsim-2-dp": Peer("fedsim", "fedsim_peer.py", ("--workers=2", "--central-dp")),
     "fedsim-ray-2": Peer("fedsim", "fedsim_peer.py", ("--workers=2", "--ray")),
     "bare-nchw": Peer("fedsim", "bare_loop.py", ("--layout=nchw",)),
     "bare-channels-last": Peer("fedsim", "bare_loop.py", ("--layout=channels-last",)),

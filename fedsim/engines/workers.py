@@ -191,9 +191,10 @@ class WorkerPool:
     def _submit(self, task: _Task) -> "Future[_Answer]":
         try:
             return self._pool.submit(_answer, task)
-        except BrokenProcessPool as error:
+        except (BrokenProcessPool, BrokenPipeError) as error:
+            # A worker that ends before it has read what it is started with breaks the pipe.
             future: Future[_Answer] = Future()
-            future.set_exception(error)
+            future.set_exception(BrokenProcessPool(str(error)))
             return future
 
     def _next_reply(self) -> tuple[int, Message]:
