@@ -6,19 +6,24 @@ by block, without their labels, and the few distinct scores are searched for in 
 counts are integers and add up to the same whatever the blocks are.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
+from fedsim.arrays import one_thread
 from fedsim.metrics.inputs import BoolArray, FloatArray
 from fedsim.metrics.precision_steps import step_average_precision
 
-BLOCK_SCORES = 2**21  # scores that a thread copies and sorts at a time
+BLOCK_SCORES = 2**20  # scores that a thread copies and sorts at a time
 BLOCK_CLASSES = 32  # wide enough for whole cache lines of row-major scores
 FEW_CUTS = 32
+RADIX_FROM = 2**15  # for fewer values torch's sort is another one
 THREADS = 2  # np.sort and np.searchsorted release the interpreter's lock
 
 T = TypeVar("T")
@@ -97,8 +102,49 @@ def _count_reached(values: FloatArray, cuts: FloatArray) -> npt.NDArray[np.int64
     """
     if len(cuts) <= FEW_CUTS:
         return np.array([np.count_nonzero(values >= cut) for cut in cuts], dtype=np.int64)
+    if values.dtype == np.float32 and len(values) > RADIX_FROM and radix_is_faster():
+        bits = radix_sorted(values)
+        return len(bits) - np.searchsorted(bits, _ordered_bits(cuts.copy()))
     values.sort()
     return len(values) - np.searchsorted(values, cuts)
+
+
+def radix_sorted(values: FloatArray) -> npt.NDArray[np.int32]:
+    """Sort float32 values by torch's radix sort, as integers in the same order.
+
+    The values' memory is used up.
+
+    Examples:
+        >>> radix_sorted(np.array([1.0, -1.0, 0.0, -0.0], dtype=np.float32)).tolist()
+        [-1065353217, 0, 0, 1065353216]
+    """
+    bits: npt.NDArray[np.int32] = torch.from_numpy(_ordered_bits(values)).sort().values.numpy()
+    return bits
+
+
+@cache
+def radix_is_faster() -> bool:
+    """Try which sort is faster on this processor; the counts are the same.
+
+    NumPy's is, by a factor of two, but where one of its AVX-512 instructions is slow (AMD Zen 4 and
+    5) it runs at a fifth of its usual speed.
+    """
+    values = np.sin(np.arange(2 * RADIX_FROM, dtype=np.float32))
+
+    def seconds(sort: Callable[[FloatArray], object]) -> float:
+        start = time.thread_time()
+        sort(values.copy())
+        return time.thread_time() - start
+
+    return min(seconds(radix_sorted) for _ in range(5)) < min(seconds(np.sort) for _ in range(5))
+
+
+def _ordered_bits(values: FloatArray) -> npt.NDArray[np.int32]:
+    """Return the bits as integers in the values' order, in the values' memory."""
+    values += 0.0  # -0.0 becomes 0.0
+    bits: npt.NDArray[np.int32] = values.view(np.int32)
+    bits ^= (bits >> 31) & np.int32(0x7FFFFFFF)  # of negative values, more bits are smaller
+    return bits
 
 
 def _in_threads(work: Callable[[Sequence[int]], T], starts: Sequence[int]) -> list[T]:
@@ -107,4 +153,4 @@ def _in_threads(work: Callable[[Sequence[int]], T], starts: Sequence[int]) -> li
     if len(shares) < 2:
         return [work(share) for share in shares]
     with ThreadPoolExecutor(len(shares)) as pool:
-        return list(pool.map(work, shares))
+        return list(pool.map(one_thread()(work), shares))

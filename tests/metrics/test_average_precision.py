@@ -231,6 +231,19 @@ def test_bits_do_not_depend_on_blocks(many, monkeypatch, block_scores, block_cla
     assert average_precision(*many, average="micro") == before[1]
 
 
+@pytest.mark.parametrize("average", ["macro", "micro"])
+def test_a_radix_sort_counts_the_same(many, monkeypatch, average):
+    targets, scores = many[0], np.concatenate([np.tile([-0.0, 0.0], 500), many[1][1000:, 0]])
+    scores = np.stack([scores, many[1][:, 1], np.float32(1e37) * many[1][:, 2]], axis=1)
+    targets, scores = targets[:, 3:6].copy(), scores.astype(np.float32)
+    targets[:1000:2, 0] = False  # of equal zeros only positive ones are searched for
+    sorted_as_floats = average_precision(targets, scores.astype(np.float64), average=average)
+    monkeypatch.setattr(exact, "RADIX_FROM", 0)
+    monkeypatch.setattr(exact, "FEW_CUTS", 0)
+    monkeypatch.setattr(exact, "radix_is_faster", lambda: True)
+    assert average_precision(targets, scores, average=average) == sorted_as_floats
+
+
 @pytest.mark.parametrize("method", ["exact", "binned"])
 @pytest.mark.parametrize("average", ["macro", "micro"])
 def test_bits_depend_only_on_the_multiset_of_pairs(many, method, average):
