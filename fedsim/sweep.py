@@ -25,6 +25,8 @@ from fedsim.run_id import run_id_of
 EXPANSIONS = ("seeds", "cases", "sweep")
 Tree = dict[str, Any]
 
+_NAMED = ("strategy", "model")  # sections with a name: another one has other parameters
+
 
 @dataclass(frozen=True)
 class Expanded:
@@ -101,7 +103,22 @@ def set_dotted(tree: Tree, dotted: str, value: Any) -> None:
             )
     if last == "method" and tree.get(last, value) != value:
         tree.clear()  # the parameters of one method are not another's
+    if not parents and last not in (*_NAMED, *EXPANSIONS):
+        _check_nothing_dropped(last, tree.get(last), value)
     tree[last] = copied(value)
+
+
+def _check_nothing_dropped(section: str, before: Any, value: Any) -> None:
+    """Raise ConfigError if a whole section is set without keys that it has, which are forgotten."""
+    if not isinstance(before, dict) or not isinstance(value, dict):
+        return
+    dropped = [f"{section}.{key}" for key in before if key not in value]
+    if dropped and value:
+        raise ConfigError(
+            f"{section}: expected dotted keys, found a whole section, without "
+            f"{', '.join(dropped)} of the file's; write "
+            + ", ".join(f"{section}.{key}: {given!r}" for key, given in value.items())
+        )
 
 
 def copied(value: Any) -> Any:

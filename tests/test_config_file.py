@@ -120,6 +120,10 @@ def test_all_faults_at_once_each_with_its_path_and_a_remedy(tmp_path: Path) -> N
         ("name: x\nseeds: [0, 0]", "two that would be called seed0"),
         ("name: x\nsweep: {1: [2]}", "sweep: expected names"),
         ("name: x\ncases: {a: {name.x: 3}}", "expected 'name' to be a section"),
+        (
+            "name: x\nfederated: {num_rounds: 5}\ncases: {a: {federated: {cohort_size: 3}}}",
+            "without federated.num_rounds of the file's; write federated.cohort_size: 3",
+        ),
         ("name: ../x", "name: expected"),
         ("name: !!python/object/apply:os.system [ls]", "expected YAML"),
         ("name: x\nstrategy: {name: 3}", "strategy.name: expected a valid string"),
@@ -305,6 +309,19 @@ def test_an_excluding_rule_without_work_is_a_fault(tmp_path: Path) -> None:
     text = "name: x\nsweep: {federated.cohort_size: [5, 6], exclude: [{federated.cohort_size: 7}]}"
     with pytest.raises(ConfigError, match="expected rules that leave out a run"):
         load_runs(write(tmp_path, text))
+
+
+def test_a_named_section_or_a_whole_one_may_be_replaced(tmp_path: Path) -> None:
+    base = "name: x\nfederated: {num_rounds: 5}\nstrategy: {name: fedadam, beta_1: 0.5}\n"
+    path = write(
+        tmp_path,
+        base + "cases: {a: {strategy: {name: fedavg}, federated: {num_rounds: 6, cohort_size: 3}}}",
+    )
+    (run,) = load_runs(path).values()
+    assert run.strategy.name == "fedavg"
+    assert (run.federated.num_rounds, run.federated.cohort_size) == (6, 3)
+    (run,) = load_runs(path, ["cases={b: {federated.cohort_size: 2}}"]).values()
+    assert run.federated.num_rounds == 5
 
 
 def test_another_partition_takes_no_parameters_over(tmp_path: Path) -> None:
