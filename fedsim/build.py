@@ -31,6 +31,7 @@ from fedsim.errors import ConfigError
 from fedsim.foreign import ForeignStrategy
 from fedsim.models.frozen_batch_norm import register_per_sample_gradients
 from fedsim.models.initialize import build_seeded, running_statistics
+from fedsim.models.placed import placed
 from fedsim.plugins import call, defaults, registered, resolve
 from fedsim.privacy.central import CentralGaussian
 from fedsim.privacy.per_sample import PrivateGradient
@@ -169,6 +170,11 @@ def build_model(config: RunConfig, num_labels: int) -> nn.Module:
     return model
 
 
+def build_placed(config: RunConfig, model: nn.Module) -> nn.Module:
+    """Put a model where it computes; in the process that does it."""
+    return placed(model, config.model.device, config.model.precision)
+
+
 def build_learner(config: RunConfig, model: nn.Module, dataset: FederatedDataset) -> Learner:
     """Make what is trained: the model on images, or its last layer on features of images."""
     data = config.data
@@ -217,7 +223,7 @@ def build_trainer(config: RunConfig, states: Path | None = None) -> Trainer:
         states: The folder of what users keep between rounds.
     """
     dataset = build_dataset(config)
-    model = build_model(config, len(dataset.label_names))
+    model = build_placed(config, build_model(config, len(dataset.label_names)))
     learner = build_learner(config, model, dataset)
     local, private = config.federated.local, config.privacy.example_level
     settings = LocalSettings(

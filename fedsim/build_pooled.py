@@ -1,10 +1,11 @@
 """From settings to the trainer and the accounting of the centralized baselines."""
 
+import copy
 from typing import Any, Literal
 
 from torch import nn
 
-from fedsim.build import build_learner, build_private_gradient
+from fedsim.build import build_learner, build_placed, build_private_gradient
 from fedsim.build_privacy import central_spending, pooled_example_spending, pooled_setting
 from fedsim.cohort import CohortSampler
 from fedsim.config import (
@@ -15,6 +16,7 @@ from fedsim.config import (
     RunConfig,
 )
 from fedsim.data.dataset import FederatedDataset, UserTable
+from fedsim.models.placed import device_of
 from fedsim.privacy.spending import PooledExampleSpending, PrivacySpending
 from fedsim.training.pooled import (
     ExampleLevelSteps,
@@ -64,14 +66,15 @@ def build_pooled(
     Args:
         config: The settings.
         method: Which of the baselines.
-        model: The model.
+        model: The model, which is copied.
         dataset: The data.
         state: The accounting's, to go on from.
     """
     settings = settings_of(config, method)
-    learner = build_learner(config, model, dataset)
+    learner = build_learner(config, build_placed(config, copy.deepcopy(model)), dataset)
     model = learner.model
-    batches = TrainBatches(learner.dataset, learner.transform, learner.channels_last)
+    device = device_of(model)
+    batches = TrainBatches(learner.dataset, learner.transform, learner.channels_last, device)
     steps: PooledSteps
     spending: Spending = PrivacySpending(None, None)
     if isinstance(settings, PooledUserLevelConfig):

@@ -57,7 +57,7 @@ class ClientStates:
         part = path.with_suffix(".part")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            torch.save({name: tensor.detach() for name, tensor in state.items()}, part)
+            torch.save({name: tensor.detach().cpu() for name, tensor in state.items()}, part)
             part.replace(path)
         except (OSError, RuntimeError) as error:
             part.unlink(missing_ok=True)

@@ -171,10 +171,16 @@ class ModelConfig(Component):
     Attributes:
         name: Which one.
         memory_format: How images lie in memory. The two differ in the last bits of the numbers.
+        device: Where it trains and is scored, as torch names it: ``cpu``, ``cuda``, ``cuda:1``. All
+            workers use the same one. Numbers differ between devices.
+        precision: Of forward and backward passes; parameters stay float32. Under ``bfloat16``
+            convolutions and matrix products compute with 8 bits of mantissa.
     """
 
     name: str = "cnn"
     memory_format: Literal["channels_last", "contiguous"] = "channels_last"
+    device: Annotated[str, Field(pattern=r"^[a-z]+(:\d+)?$")] = "cpu"
+    precision: Literal["float32", "bfloat16"] = "float32"
 
 
 class LocalConfig(Section):
@@ -583,6 +589,16 @@ class RunConfig(Section):
             sampling = "poisson" if self.privacy.central else "fixed_size"
             federated = self.federated.model_copy(update={"sampling": sampling})
             object.__setattr__(self, "federated", federated)
+        return self
+
+    @model_validator(mode="after")
+    def _example_level_is_exact(self) -> "RunConfig":
+        pooled = self.centralized.example_level if self.centralized else None
+        if self.model.precision != "float32" and (self.privacy.example_level or pooled):
+            raise ValueError(
+                "model.precision: expected float32 under example-level DP-SGD, whose clipping is "
+                f"of each example's exact gradient, found {self.model.precision}; leave it out"
+            )
         return self
 
     @model_validator(mode="after")

@@ -134,7 +134,7 @@ def load_checkpoint(path: Path, settings: dict[str, Any]) -> RunState:
         CheckpointError: The file is unreadable, or was written under other settings.
     """
     try:
-        content = torch.load(path, weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True)
         found_format = content["format"]
     except Exception as error:
         raise CheckpointError(

@@ -73,14 +73,35 @@ def _fresh_mt_state() -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
 
 
 @contextmanager
-def global_torch_stream(seed: int, purpose: str, *keys: Key) -> Iterator[None]:
-    """Let torch's global CPU generator be one stream for a while, and restore it after.
+def global_torch_stream(seed: int, purpose: str, *keys: Key, device: str = "cpu") -> Iterator[None]:
+    """Let torch's global generators be one stream for a while, and restore them after.
 
     For code that can't take a generator: dropout, a model's constructor, somebody's layer.
+
+    Args:
+        seed: The run's seed.
+        purpose: What the draws are for.
+        *keys: What tells this stream from its siblings.
+        device: Whose generator, beside the CPU's.
     """
     before = torch.random.get_rng_state()
     torch.random.set_rng_state(torch_stream(seed, purpose, *keys).get_state())
     try:
-        yield
+        with _device_stream(seed, purpose, *keys, device=device):
+            yield
     finally:
         torch.random.set_rng_state(before)
+
+
+@contextmanager
+def _device_stream(seed: int, purpose: str, *keys: Key, device: str) -> Iterator[None]:
+    if device == "cpu":
+        yield
+        return
+    of_device = torch.get_device_module(device)
+    before = of_device.get_rng_state(device)
+    of_device.set_rng_state(torch_stream(seed, purpose, *keys, device=device).get_state(), device)
+    try:
+        yield
+    finally:
+        of_device.set_rng_state(before, device)

@@ -96,12 +96,16 @@ class LocalClientApp(ClientApp):
 
     Args:
         model: Trains and scores.
+
+    Attributes:
+        device: Where the model's arrays are, and so those of a train reply.
     """
 
     def __init__(self, model: LocalModel) -> None:
         super().__init__()
         self._model = model
         own = model.arrays
+        self.device = next((array.device for array in own.values()), torch.device("cpu"))
 
         @self.train()
         def train(message: Message, context: Context) -> Message:

@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
+import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedsim.arrays import Arrays, one_thread
 from fedsim.engines.client_app import LocalClientApp
+from fedsim.engines.on_device import back_on_cpu, sent_to, zeros_on
 from fedsim.errors import EngineError, FedsimError
 from fedsim.flower_seam import to_arrays
 from fedsim.update_sum import ARRAYS, FOLD, ROUND, USER, FoldRule, UpdateSum
@@ -62,7 +64,7 @@ def execute(app: ClientApp, unit: Unit, total: Arrays, following: Message | None
     """
     with one_thread():
         if unit.rule is None:
-            return _call(app, unit.messages[0], following)
+            return back_on_cpu(_call(app, unit.messages[0], following))
         block = _trained_at_once(app, unit.messages, unit.rule, total)
         if block is None:
             block = _trained_in_turn(app, unit.messages, unit.rule, total, following)
@@ -90,13 +92,20 @@ def _trained_in_turn(
     total: Arrays,
     following: Message | None,
 ) -> UpdateSum:
+    device = app.device if isinstance(app, LocalClientApp) else torch.device("cpu")
     for tensor in total.values():
         tensor.zero_()
-    block = UpdateSum(total)
+    grown = total
+    if device.type != "cpu":  # there the whole block is trained, clipped and folded
+        messages, grown = sent_to(device, messages), zeros_on(device, total)
+    block = UpdateSum(grown)
     for message, coming in zip(messages, (*messages[1:], following), strict=True):
         reply = _call(app, message, coming)
         received = to_arrays(message.content.array_records[ARRAYS])
         block.add(reply, received, rule, where=place_of(message))
+    if grown is not total:
+        torch._foreach_copy_(list(total.values()), [grown[name] for name in total])
+        block.total = total
     return block
 
 

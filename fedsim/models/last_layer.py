@@ -7,6 +7,7 @@ from torch import nn
 
 from fedsim.errors import ConfigError
 from fedsim.models.initialize import running_statistics
+from fedsim.models.placed import device_of
 from fedsim.streams import global_torch_stream, torch_stream
 
 
@@ -115,7 +116,9 @@ def frozen_head(model: nn.Module, inputs: torch.Tensor) -> Head | None:
     fits = (
         given[0].dim() == 2
         and all(torch.equal(given[0], other) for other in given[1:])
-        and all(torch.equal(outputs, linear(given[0])) for _, outputs in tries)
+        and all(
+            torch.equal(outputs, linear(given[0].to(linear.weight.dtype))) for _, outputs in tries
+        )
         and torch.allclose(beside_itself[-1][1][0], given[0][0], rtol=1e-3, atol=1e-4)
     )
     return Head(name, linear) if fits else None
@@ -138,10 +141,11 @@ def backbone_sha256(model: nn.Module, head: Head, inputs_shape: tuple[int, ...])
     for name, tensor in model.state_dict().items():
         if name not in own:
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.contiguous().numpy().tobytes())
+            digest.update(tensor.contiguous().cpu().numpy().tobytes())
     noise = torch.randn(inputs_shape, generator=torch_stream(0, "backbone hash"))
     model.eval()
-    digest.update(features(model, noise).contiguous().numpy().tobytes())
+    made = features(model, noise.to(device_of(model))).float()
+    digest.update(made.contiguous().cpu().numpy().tobytes())
     return digest.hexdigest()
 
 

@@ -190,7 +190,8 @@ class CentralGaussian:
         stddev = self.noise_stddev_sum
         if stddev == 0:
             return 0.0
-        generator = torch_stream(self.seed, "central noise", round_num)
+        device = str(next(iter(total.values())).device)
+        generator = torch_stream(self.seed, "central noise", round_num, device=device)
         overlap = 0.0
         for tensor in total.values():
             noise = tensor.new_empty(tensor.shape).normal_(0.0, stddev, generator=generator)

@@ -85,7 +85,7 @@ class BatchedHeadTrainer(Trainer):
         """
         numbers = [self._numbers_of(self._known(user, round_num)) for user in users]
         sizes = [len(own) for own in numbers]
-        examples = self._load("train", np.concatenate(numbers))
+        examples = self._read("train", np.concatenate(numbers))
         features, targets = (
             _with_constant(examples.images, len(received) - 1),
             examples.labels.float(),

@@ -15,6 +15,7 @@ from fedsim.data.dataset import Examples, FederatedDataset, UserTable, num_examp
 from fedsim.data.feature_store import FeatureStore, FileBlocks, Float32s, MemoryBlocks
 from fedsim.data.transforms import InputTransform
 from fedsim.models.last_layer import Head, backbone_sha256, features, frozen_head
+from fedsim.models.placed import device_of
 from fedsim.training.local import laid_out
 
 
@@ -72,6 +73,7 @@ def on_features_if_frozen(images: Learner, side: int, cache: FeatureCache) -> Le
     shape = (2, 3, side, side)
     with one_thread():
         noise = torch.rand(shape, generator=torch.Generator().manual_seed(0))
+        noise = noise.to(device_of(images.model))
         head = frozen_head(images.model, laid_out(noise, images.channels_last))
         if head is None:
             return images
@@ -153,7 +155,8 @@ class FeatureDataset:
     def _compute(self, split: str, numbers: npt.NDArray[np.int64]) -> Float32s:
         images = self._images
         images.model.eval()
-        inputs = images.transform.eval_batch(images.dataset.load(split, numbers).images)
+        read = images.dataset.load(split, numbers).images.to(device_of(images.model))
+        inputs = images.transform.eval_batch(read)
         given = features(images.model, laid_out(inputs, images.channels_last))
-        found: Float32s = given.float().numpy()
+        found: Float32s = given.float().cpu().numpy()
         return found

@@ -79,7 +79,8 @@ def train_locally(
         settings.max_grad_norm,
         settings.clip_each_array,
     )
-    total_loss, num_seen = torch.zeros(()), 0
+    total_loss: torch.Tensor | float = 0.0
+    num_seen = 0
     with closing(_prepared(examples, transform, settings, generator)) as batches:
         for inputs, labels in batches:
             loss, gradients = gradient(inputs, labels)

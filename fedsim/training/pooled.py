@@ -13,6 +13,7 @@ from fedsim.arrays import Arrays, one_thread
 from fedsim.data.dataset import FederatedDataset
 from fedsim.data.transforms import InputTransform
 from fedsim.models.initialize import exchanged_tensors
+from fedsim.models.placed import device_of
 from fedsim.privacy.per_sample import PrivateGradient
 from fedsim.streams import global_torch_stream, torch_stream
 from fedsim.training.local import laid_out, poisson_batches, shuffled_batches
@@ -51,6 +52,7 @@ class TrainBatches:
     dataset: FederatedDataset
     transform: InputTransform
     channels_last: bool
+    device: torch.device
 
     @property
     def num_examples(self) -> int:
@@ -62,8 +64,8 @@ class TrainBatches:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return inputs and labels of some images."""
         examples = self.dataset.load("train", indices)
-        inputs = self.transform.train_batch(examples.images, generator)
-        return laid_out(inputs, self.channels_last), examples.labels
+        inputs = self.transform.train_batch(examples.images.to(self.device), generator)
+        return laid_out(inputs, self.channels_last), examples.labels.to(self.device)
 
 
 class ShuffledSteps:
@@ -98,7 +100,8 @@ class ExampleLevelSteps:
         """Yield ``ceil(n / batch_size)`` steps; a batch may be empty, and is noise then."""
         population = self._batches.num_examples
         generator = torch_stream(self._seed, "pooled batches", epoch)
-        noise = torch_stream(self._seed, "pooled example-level noise", epoch)
+        device = str(self._batches.device)
+        noise = torch_stream(self._seed, "pooled example-level noise", epoch, device=device)
         gradient = self._private.for_user(noise, min(self._batch_size, population))
         for batch in poisson_batches(population, self._batch_size, 1, generator):
             inputs, labels = self._batches.read(batch.numpy(), generator)
@@ -152,7 +155,8 @@ class PooledTrainer:
         """Pass once over the pooled images; return the mean loss and the last step's figures."""
         loss, num_examples, figures = 0.0, 0, {}
         self._model.train()
-        with global_torch_stream(self._seed, "pooled model", epoch):
+        device = str(device_of(self._model))
+        with global_torch_stream(self._seed, "pooled model", epoch, device=device):
             for step in self._steps.of_epoch(epoch):
                 for parameter, gradient in zip(self._parameters, step.gradients, strict=True):
                     parameter.grad = gradient
@@ -162,8 +166,8 @@ class PooledTrainer:
         return {"train_loss": loss / num_examples, **figures} if num_examples else figures
 
     def arrays(self) -> Arrays:
-        """Return a copy of the model's arrays."""
-        return {name: tensor.detach().clone() for name, tensor in self._arrays.items()}
+        """Return a copy of the model's arrays, on the CPU."""
+        return {name: t.detach().to("cpu", copy=True) for name, t in self._arrays.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the optimizer's state."""

@@ -16,6 +16,7 @@ from fedsim.data.transforms import InputTransform
 from fedsim.errors import DataError
 from fedsim.loss import label_mean_loss
 from fedsim.models.initialize import exchanged_tensors
+from fedsim.models.placed import device_of
 from fedsim.privacy.per_sample import PrivateGradient
 from fedsim.streams import global_torch_stream, torch_stream
 from fedsim.training.local import LocalResult, LocalSettings, laid_out, train_locally
@@ -57,6 +58,7 @@ class Trainer:
         self._private_gradient = private_gradient
         self._plain_gradient = mean_gradient(model)
         self._part, self._states = part, states
+        self._device = device_of(model)
         self._users = dataset.users("train")
         self._offsets = np.concatenate([[0], np.cumsum(self._users.num_images)])
         self._coming: tuple[str, npt.NDArray[np.int64]] | None = None
@@ -95,7 +97,8 @@ class Trainer:
         keys = (round_num, user)
         gradient = self._plain_gradient
         if self._private_gradient is not None:
-            noise = torch_stream(self._seed, "example-level noise", *keys)
+            device = str(self._device)
+            noise = torch_stream(self._seed, "example-level noise", *keys, device=device)
             gradient = self._private_gradient.for_user(
                 noise, min(self._settings.batch_size, len(examples))
             )
@@ -121,7 +124,7 @@ class Trainer:
         self, gradient: GradientFn, examples: Examples, keys: tuple[int, str]
     ) -> LocalResult:
         self._model.train()
-        with global_torch_stream(self._seed, "model", *keys):
+        with global_torch_stream(self._seed, "model", *keys, device=str(self._device)):
             return train_locally(
                 self._parameters,
                 gradient,
@@ -148,6 +151,7 @@ class Trainer:
             with torch.enable_grad():
                 return self._plain_gradient(inputs(), examples.labels)[1]
 
+        state = self._states.read(index, round_num) if self._states else {}
         return Client(
             user=self._users.ids[index],
             round_num=round_num,
@@ -157,7 +161,7 @@ class Trainer:
             parameters=parameters,
             received={name: received[name] for name in parameters},
             sent_along={k: v for k, v in received.items() if k not in self.arrays},
-            state=self._states.read(index, round_num) if self._states else {},
+            state={name: kept.to(self._device) for name, kept in state.items()},
             loss=loss,
             gradient=gradient,
         )
@@ -191,7 +195,8 @@ class Trainer:
         )
         stream = torch_stream(self._seed, "personalization", split, owner)
         self._model.train()
-        with global_torch_stream(self._seed, "personalized model", split, owner):
+        device = str(self._device)
+        with global_torch_stream(self._seed, "personalized model", split, owner, device=device):
             train_locally(
                 self._parameters,
                 self._plain_gradient,
@@ -206,7 +211,7 @@ class Trainer:
     def _logits(self, images: torch.Tensor) -> torch.Tensor:
         self._model.eval()
         inputs = laid_out(self._transform.eval_batch(images), self._settings.channels_last)
-        logits: torch.Tensor = self._model(inputs)
+        logits: torch.Tensor = self._model(inputs).cpu()
         return logits
 
     def _known(self, user: str, round_num: int) -> int:
@@ -227,6 +232,10 @@ class Trainer:
         return np.arange(self._offsets[index], self._offsets[index + 1])
 
     def _load(self, split: str, numbers: npt.NDArray[np.int64]) -> Examples:
+        examples = self._read(split, numbers)
+        return Examples(examples.images.to(self._device), examples.labels.to(self._device))
+
+    def _read(self, split: str, numbers: npt.NDArray[np.int64]) -> Examples:
         examples = self._dataset.load(split, numbers)
         coming, self._coming = self._coming, None
         if coming is not None and isinstance(self._dataset, ReadsAhead):

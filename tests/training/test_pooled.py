@@ -25,7 +25,7 @@ from fedsim.training.user_level import MeanLossOfUser, UserLevelSteps
 
 DATA = TinyDataset()
 USERS = DATA.users("train")
-BATCHES = TrainBatches(DATA, tiny_transform(), channels_last=False)
+BATCHES = TrainBatches(DATA, tiny_transform(), False, torch.device("cpu"))
 
 
 def gradient_of(indices: np.ndarray) -> torch.Tensor:
