@@ -4,7 +4,7 @@
     python benchmarks/gpu.py --device cpu --toy      # what it does, in a minute without a GPU
 
 First one round on the device beside the same on the CPU: the updates' relative distance is to stay
-below 1e-3 in float32 (without TF32) and below 0.1 in bfloat16. Then seconds a round with 200 users
+below 1e-3 in float32 (without TF32) and below 0.2 in bfloat16. Then seconds a round with 200 users
 of FLAIR's sizes, ResNet-18, 224 pixels, two epochs, batches of 16, for several numbers of workers
 and both precisions, and for pfl in one process. What would pass eight minutes is left out.
 """
@@ -52,7 +52,7 @@ from gpu_workload import (  # noqa: E402 - a sibling of the peer
 )
 
 SECONDS = 8 * 60
-TOLERANCES: dict[Precision, float] = {"float32": 1e-3, "bfloat16": 0.1}
+TOLERANCES: dict[Precision, float] = {"float32": 1e-3, "bfloat16": 0.2}
 
 
 @dataclass(frozen=True)

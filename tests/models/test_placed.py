@@ -29,7 +29,7 @@ def test_bfloat16_computes_roughly_the_same_and_leaves_the_rest_float32() -> Non
     expected.square().sum().backward()
     for ours, theirs in zip(rough.parameters(), exact.parameters(), strict=True):
         assert ours.dtype == ours.grad.dtype == torch.float32
-        assert float((ours.grad - theirs.grad).norm() / theirs.grad.norm()) < 0.1
+        assert float((ours.grad - theirs.grad).norm() / theirs.grad.norm()) < 0.3
 
 
 def test_float32_on_the_cpu_is_the_model_itself() -> None:
