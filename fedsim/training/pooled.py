@@ -170,8 +170,13 @@ class PooledTrainer:
         return {name: t.detach().to("cpu", copy=True) for name, t in self._arrays.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimizer's state."""
-        return self._optimizer.state_dict()
+        """Return the optimizer's state, on the CPU."""
+        given = self._optimizer.state_dict()
+        kept = {
+            number: {name: v.cpu() if isinstance(v, torch.Tensor) else v for name, v in own.items()}
+            for number, own in given["state"].items()
+        }
+        return {**given, "state": kept}
 
     @torch.no_grad()
     def load(self, arrays: Arrays, state: dict[str, Any]) -> None:
