@@ -49,6 +49,8 @@ CENTRAL = {
     "noise_cohort_size": NOISE_COHORT_SIZE,
 }
 METRICS = ("macro", "micro")
+ALIKE = "pfl-research, drawn alike"
+"""With cohorts without replacement and shuffled batches, as fedsim and Flower draw them."""
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Scores = dict[str, dict[str, list[Floats]]]
@@ -79,6 +81,9 @@ def main() -> None:
             private = {"clipping-norm": CLIPPING_NORM, "noise-stddev-sum": NOISE_STDDEV_SUM}
             add(scores, "no DP", "pfl-research", score(pfl.train(args.rounds)))
             add(scores, "central DP", "pfl-research", score(pfl.train(args.rounds, **private)))
+            alike = {"drawn-alike": 1}
+            add(scores, "no DP", ALIKE, score(pfl.train(args.rounds, **alike)))
+            add(scores, "central DP", ALIKE, score(pfl.train(args.rounds, **private, **alike)))
             steps = np.diff(pfl.train(1, learning_rate=NO_LEARNING, **private), axis=0)
             noise.setdefault("pfl-research", []).append(float(steps.std()))
             if args.python_flower:

@@ -1,6 +1,7 @@
 """One run of pfl-research 0.6 for ``parity.py``: its own algorithm, sampler, clipping and noise."""
 
 import argparse
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
 from pfl.callback.base import TrainingProcessCallback
 from pfl.data import FederatedDataset
+from pfl.data.dataset import Dataset
 from pfl.data.sampling import get_user_sampler
 from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
 from pfl.metrics import Metrics, Weighted
@@ -52,6 +54,27 @@ class KeepArrays(TrainingProcessCallback):  # type: ignore[misc] # untyped here
         return False, Metrics()
 
 
+def shuffled(users: list[list[torch.Tensor]]) -> Callable[[int], Dataset]:
+    """Give a user's images in another order every time; pfl itself takes them as they lie."""
+
+    def make(user: int) -> Dataset:
+        order = torch.randperm(len(users[user][0]))
+        return Dataset([part[order] for part in users[user]])
+
+    return make
+
+
+def without_replacement(num_users: int, cohort_size: int) -> Callable[[], int]:
+    """Draw cohorts in which nobody is twice; pfl's own sampler draws each user by itself."""
+
+    def draw() -> Iterator[int]:
+        while True:
+            yield from np.random.permutation(num_users)[:cohort_size].tolist()  # noqa: NPY002
+
+    drawn = draw()
+    return lambda: next(drawn)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("data", "out"):
@@ -62,12 +85,19 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, required=True)
     parser.add_argument("--clipping-norm", type=float)
     parser.add_argument("--noise-stddev-sum", type=float)
+    parser.add_argument("--drawn-alike", type=int, default=0)
     args = parser.parse_args()
     torch.set_num_threads(1)
     np.random.seed(args.seed)  # noqa: NPY002 - pfl draws from the global generator
     torch.manual_seed(args.seed)
     users = [list(user) for user in read_users(args.data)]
-    dataset = FederatedDataset.from_slices(users, get_user_sampler("random", range(len(users))))
+    if args.drawn_alike:
+        dataset = FederatedDataset(
+            shuffled(users), without_replacement(len(users), args.cohort_size)
+        )
+    else:
+        sampler = get_user_sampler("random", range(len(users)))
+        dataset = FederatedDataset.from_slices(users, sampler)
     network = NetworkForPfl(args.weights)
     postprocessors: list[Any] = [WeightByUser()]
     if args.clipping_norm is not None:
