@@ -5,6 +5,7 @@ of an image depends, in the last bits, on the batch that it is in.
 """
 
 import hashlib
+import mmap
 import os
 import weakref
 from collections.abc import Callable
@@ -42,17 +43,35 @@ class Blocks(Protocol):
         ...
 
 
+class Room:
+    """Bytes that are left to all the stores of a process.
+
+    Args:
+        max_bytes: At first.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._left = max_bytes
+
+    def take(self, num_bytes: int) -> bool:
+        """Take so many bytes, and tell whether they were there."""
+        if num_bytes > self._left:
+            return False
+        self._left -= num_bytes
+        return True
+
+
 class MemoryBlocks:
     """Blocks in this process's memory, the first ones that come, up to a limit.
 
     Args:
         shape: Examples and features of each.
-        max_bytes: Of features; memory is used as blocks come.
+        room: For features; memory is used as blocks come.
     """
 
-    def __init__(self, shape: tuple[int, int], max_bytes: int) -> None:
+    def __init__(self, shape: tuple[int, int], room: Room) -> None:
         self.rows: Float32s = np.empty(shape, dtype=np.float32)
-        self._room = max_bytes
+        self._room = room
 
     def find(self, block: slice) -> bool:
         """Return False: nobody else puts anything here."""
@@ -60,9 +79,8 @@ class MemoryBlocks:
 
     def keep(self, block: slice, values: Float32s) -> bool:
         """Keep a block while there is room."""
-        if values.nbytes > self._room:
+        if not self._room.take(values.nbytes):
             return False
-        self._room -= values.nbytes
         self.rows[block] = values
         return True
 
@@ -75,8 +93,9 @@ class FileBlocks:
     they write is the same, and half of it does not count.
 
     Args:
-        path: Made if it is not there; readable for its owner alone, as images may be private.
-        shape: Examples and features of each.
+        path: Made if it is not there; readable for its owner alone, as images may be private. A
+            link is not followed.
+        shape: Examples and features of each, at least one.
 
     Raises:
         EngineError: The file can't be made or written.
@@ -87,10 +106,11 @@ class FileBlocks:
         num_blocks = -(-shape[0] // BLOCK)
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             weakref.finalize(self, os.close, self._file)
             os.ftruncate(self._file, self._digests_at + _DIGEST_BYTES * num_blocks)
-            self.rows: Float32s = np.memmap(path, np.float32, mode="r", shape=shape)
+            memory = mmap.mmap(self._file, self._digests_at, access=mmap.ACCESS_READ)
+            self.rows: Float32s = np.frombuffer(memory, np.float32).reshape(shape)
         except OSError as error:
             raise self._failed(error) from error
 

@@ -74,5 +74,5 @@ class Heaps:
     def _read(self, start: int, num_bytes: int) -> bytes:
         try:
             return os.pread(self._descriptor, num_bytes, start)
-        except (OSError, OverflowError):
+        except (OSError, OverflowError, MemoryError):  # a place or size that no file has
             return b""

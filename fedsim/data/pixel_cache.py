@@ -43,9 +43,9 @@ class PixelCache:
     def __init__(self, num_rows: int, size: int, max_bytes: int) -> None:
         capacity = min(num_rows, max_bytes // (3 * size**2))
         try:
-            file = _nameless_file()
-            os.ftruncate(file, _COUNTER_BYTES + 4 * num_rows + capacity * 3 * size**2)
-            self._map(file, num_rows, size)
+            self._file = _nameless_file()
+            os.ftruncate(self._file, _COUNTER_BYTES + 4 * num_rows + capacity * 3 * size**2)
+            self._map(num_rows, size)
         except (OSError, OverflowError, ValueError) as error:
             raise ConfigError(
                 f"cache_mb: expected memory for {capacity} images of {size}x{size} pixels "
@@ -57,11 +57,10 @@ class PixelCache:
         file = reduction.DupFd(self._file)
         return _shared, (file, len(self._slots), self._pixels.shape[1])
 
-    def _map(self, file: int, num_rows: int, size: int) -> None:
-        """Lay the arrays over a file that begins as zeros."""
-        memory = mmap.mmap(file, 0)
+    def _map(self, num_rows: int, size: int) -> None:
+        """Lay the arrays over the file, which begins as zeros."""
+        memory = mmap.mmap(self._file, 0)
         slots_end = _COUNTER_BYTES + 4 * num_rows
-        self._file = file
         self._num_kept = np.frombuffer(memory, np.int64, 1)
         # Of each row: 0, or one more than its place among the pixels.
         self._slots: npt.NDArray[np.int32] = np.frombuffer(
@@ -110,11 +109,12 @@ class PixelCache:
             place = int(self._num_kept[0])
             if self._slots[row] or place >= len(self._pixels):
                 return
+            # In this order: a process that is killed here loses a place, and gives none twice.
+            self._num_kept[0] = place + 1
             with self._fence:
                 self._pixels[place] = image
             with self._fence:  # in this order for every processor: who finds a slot finds pixels
                 self._slots[row] = place + 1
-            self._num_kept[0] = place + 1
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -137,5 +137,6 @@ def _nameless_file() -> int:
 
 def _shared(file: Any, num_rows: int, size: int) -> PixelCache:
     cache = PixelCache.__new__(PixelCache)
-    cache._map(file.detach(), num_rows, size)
+    cache._file = file.detach()
+    cache._map(num_rows, size)
     return cache

@@ -33,7 +33,8 @@ def split_for_deployment(
 
     Raises:
         ConfigError: ``num_nodes`` is out of its range.
-        DataError: The source is of another kind, or a file can't be written.
+        DataError: The source is of another kind or would be overwritten, or a file can't be
+            written.
     """
     images = scanner_of(str(source))().images
     if not isinstance(images, Hdf5Images):
@@ -56,13 +57,17 @@ def split_for_deployment(
     shares = {SERVER: np.arange(num_train, len(images.index.user_ids), dtype=np.int64)}
     for node in range(num_nodes):
         shares[f"node-{node + 1}.h5"] = np.arange(node, num_train, num_nodes, dtype=np.int64)
+    if Path(images.place).resolve() in [(folder / name).resolve() for name in shares]:
+        raise DataError(
+            f"{folder}: expected a folder in which no file of the split is the source, found "
+            f"{Path(images.place).name} there; choose another folder"
+        )
     for name, users in shares.items():
         yield folder / name, len(users), _write(images, users, folder / name)
 
 
 def _write(images: Hdf5Images, users: Int64s, path: Path) -> int:
     kept = only_users(images, users)
-    rows = range(len(kept.index))
     digests = (hashlib.sha256(data).digest() for data in images.read(kept.rows.tolist()))
     sizes = np.diff(images.offsets)[kept.rows]
     checksum = content_sha256(kept.index, digests)
@@ -70,4 +75,4 @@ def _write(images: Hdf5Images, users: Int64s, path: Path) -> int:
     stored = images.read(kept.rows.tolist())
     write_hdf5(part, kept.index, stored, sizes, images.about, checksum)
     part.replace(path)
-    return len(rows)
+    return len(kept.index)

@@ -12,7 +12,7 @@ from torch import nn
 
 from fedsim.arrays import one_thread
 from fedsim.data.dataset import Examples, FederatedDataset, UserTable, num_examples
-from fedsim.data.feature_store import FeatureStore, FileBlocks, Float32s, MemoryBlocks
+from fedsim.data.feature_store import FeatureStore, FileBlocks, Float32s, MemoryBlocks, Room
 from fedsim.data.transforms import InputTransform
 from fedsim.models.last_layer import Head, backbone_sha256, features, frozen_head
 from fedsim.models.placed import device_of
@@ -48,7 +48,7 @@ class FeatureCache:
 
     Attributes:
         folder: Of files that processes and runs share; None for this process's memory.
-        max_bytes: Of features in memory.
+        max_bytes: Of features in memory, over all splits.
         data: Names the images, their order and their transform; None if nothing does, and then
             features stay in memory.
     """
@@ -111,6 +111,7 @@ class FeatureDataset:
     def __init__(self, images: Learner, head: Head, cache: FeatureCache, key: str | None) -> None:
         self._images, self._num_features = images, head.linear.in_features
         self._cache, self._key = cache, key
+        self._room = Room(cache.max_bytes)
         self._stores: dict[str, FeatureStore] = {}
 
     @property
@@ -147,7 +148,7 @@ class FeatureDataset:
 
     def _blocks(self, split: str, shape: tuple[int, int]) -> FileBlocks | MemoryBlocks:
         if self._key is None or self._cache.folder is None:
-            return MemoryBlocks(shape, self._cache.max_bytes)
+            return MemoryBlocks(shape, self._room)
         return FileBlocks(self._cache.folder / f"{self._key}-{split}.features", shape)
 
     @one_thread()

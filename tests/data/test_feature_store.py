@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedsim.data.feature_store import BLOCK, FeatureStore, FileBlocks, MemoryBlocks
+from fedsim.data.feature_store import BLOCK, FeatureStore, FileBlocks, MemoryBlocks, Room
 from fedsim.errors import EngineError
 
 SHAPE = (2 * BLOCK + 5, 3)
@@ -39,7 +39,7 @@ WANTED = np.array([BLOCK + 3, 0, SHAPE[0] - 1, 2, 2])
 @pytest.mark.parametrize("in_file", [False, True])
 def test_each_block_is_computed_once(tmp_path: Path, in_file: bool) -> None:
     compute = Counted()
-    blocks = FileBlocks(tmp_path / "f", SHAPE) if in_file else MemoryBlocks(SHAPE, 10**6)
+    blocks = FileBlocks(tmp_path / "f", SHAPE) if in_file else MemoryBlocks(SHAPE, Room(10**6))
     store = FeatureStore(blocks, compute)
     for _ in range(2):
         np.testing.assert_array_equal(store.read(WANTED), truth(WANTED))
@@ -49,10 +49,19 @@ def test_each_block_is_computed_once(tmp_path: Path, in_file: bool) -> None:
 
 def test_memory_is_bounded_and_numbers_are_not_affected() -> None:
     compute = Counted()
-    store = FeatureStore(MemoryBlocks(SHAPE, BLOCK * 3 * 4), compute)
+    store = FeatureStore(MemoryBlocks(SHAPE, Room(BLOCK * 3 * 4)), compute)
     for _ in range(2):
         np.testing.assert_array_equal(store.read(WANTED), truth(WANTED))
     assert [start for start, _ in compute.asked] == [0, BLOCK, 2 * BLOCK, BLOCK, 2 * BLOCK]
+
+
+def test_splits_share_the_room() -> None:
+    room, compute = Room(3 * BLOCK * 3 * 4), Counted()
+    stores = [FeatureStore(MemoryBlocks(SHAPE, room), compute) for _ in range(2)]
+    for _ in range(2):
+        for store in stores:
+            store.read(np.arange(2 * BLOCK))
+    assert [start for start, _ in compute.asked] == [0, BLOCK, 0, BLOCK, BLOCK]
 
 
 def test_a_file_is_shared_and_private(tmp_path: Path) -> None:
@@ -85,6 +94,14 @@ def test_a_file_that_was_cut_short_is_mended(tmp_path: Path) -> None:
     file_store(path, truth).read(WANTED)
     os.truncate(path, 10)
     np.testing.assert_array_equal(file_store(path, truth).read(WANTED), truth(WANTED))
+
+
+def test_a_link_to_somebody_s_file_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / "f").symlink_to(tmp_path / "precious")
+    with pytest.raises(EngineError, match=r"feature_cache.*/f, found"):
+        FileBlocks(tmp_path / "f", SHAPE)
+    assert (tmp_path / "precious").read_text() == "mine"
 
 
 def write_all(path: Path) -> None:
@@ -121,6 +138,6 @@ def test_a_full_disk_is_told_in_a_sentence(tmp_path: Path, monkeypatch) -> None:
 
 @pytest.mark.parametrize("wrong", [-1, SHAPE[0]])
 def test_other_numbers_are_refused(wrong: int) -> None:
-    store = FeatureStore(MemoryBlocks(SHAPE, 10**6), truth)
+    store = FeatureStore(MemoryBlocks(SHAPE, Room(10**6)), truth)
     with pytest.raises(IndexError):
         store.read(np.array([0, wrong]))

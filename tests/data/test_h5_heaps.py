@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fedsim.data.flair_hdf5 import scan_flair_hdf5
+from fedsim.data.h5_heaps import Heaps
 from fedsim.data.scan import open_whole
 from fedsim.errors import DataError
 
@@ -134,3 +135,19 @@ def test_other_ways_to_store_texts_are_read(tmp_path: Path, storage: dict) -> No
     labels = open_whole(lambda: scan_flair_hdf5(path)).index.labels
     assert labels["coarse"].dense(np.arange(3)).tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 1]]
     assert not labels["fine"].names
+
+
+class _Huge:
+    """An array whose shape nobody's memory holds."""
+
+    def __init__(self, length: int) -> None:
+        self.shape = (length,)
+
+    def get_offset(self) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("length", [10**15, 10**30])
+def test_a_shape_larger_than_any_file_is_damage(tmp_path: Path, length: int) -> None:
+    with h5py.File(written(tmp_path / "whole.h5")) as file:
+        assert not Heaps(file).are_sound(_Huge(length))

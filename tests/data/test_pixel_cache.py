@@ -75,6 +75,25 @@ def test_an_image_that_fails_is_not_kept() -> None:
     assert decode.rows == [1]
 
 
+class _KilledAfterwards(np.ndarray):
+    def __setitem__(self, key, value) -> None:
+        super().__setitem__(key, value)
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("last", ["_num_kept", "_pixels", "_slots"])
+def test_what_a_killed_process_was_keeping_is_overwritten_by_nobody(last: str) -> None:
+    cache = PixelCache(4, SIZE, 1000)
+    memory = getattr(cache, last)
+    setattr(cache, last, memory.view(_KilledAfterwards))
+    with pytest.raises(KeyboardInterrupt):
+        cache.read(np.array([0]), Decoder())
+    setattr(cache, last, memory)
+    for _ in range(2):
+        for row in (3, 0, 1):
+            assert np.array_equal(cache.read(np.array([row]), Decoder())[0], image_of(row))
+
+
 def test_an_image_that_two_read_at_once_takes_one_place() -> None:
     cache = PixelCache(3, SIZE, 2 * IMAGE_BYTES)
 

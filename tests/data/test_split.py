@@ -67,6 +67,15 @@ def test_other_collections_are_to_be_converted_first(tmp_path: Path) -> None:
         list(split_for_deployment("synthetic", tmp_path, 2))
 
 
+def test_the_source_is_not_overwritten(tmp_path: Path) -> None:
+    source = tmp_path / "node-2.h5"
+    source.write_bytes(OPENCLIPART.read_bytes())
+    with pytest.raises(DataError, match=r"found node-2\.h5 there; choose another folder"):
+        list(split_for_deployment(source, tmp_path, 2))
+    assert [path.name for path in tmp_path.iterdir()] == ["node-2.h5"]
+    assert source.read_bytes() == OPENCLIPART.read_bytes()
+
+
 def test_the_command_tells_what_is_in_each_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
