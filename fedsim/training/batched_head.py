@@ -86,10 +86,8 @@ class BatchedHeadTrainer(Trainer):
         numbers = [self._numbers_of(self._known(user, round_num)) for user in users]
         sizes = [len(own) for own in numbers]
         examples = self._read("train", np.concatenate(numbers))
-        features, targets = (
-            _with_constant(examples.images, len(received) - 1),
-            examples.labels.float(),
-        )
+        features = _with_constant(examples.images, len(received) - 1)
+        targets = torch.nn.functional.pad(examples.labels.float(), (0, 0, 0, 1))
         start = _as_matrix(received, features.shape[1])
         fold = _Fold(rule, torch.zeros_like(start))
         losses, norms = np.zeros(len(users)), np.zeros(len(users))
@@ -133,11 +131,14 @@ class BatchedHeadTrainer(Trainer):
 
 
 def _with_constant(features: torch.Tensor, constant: float) -> torch.Tensor:
-    """Add the feature that is always 1, or 0 without a bias, and zeros up to a whole width."""
+    """Add the feature that is always 1, or 0 without a bias, and zeros up to a whole width.
+
+    The last row is zeros too: it pads batches.
+    """
     num_rows, width = features.shape
-    padded = features.new_zeros(num_rows, _ALIGNED * (width // _ALIGNED + 1))
-    padded[:, :width] = features
-    padded[:, width] = constant
+    padded = features.new_zeros(num_rows + 1, _ALIGNED * (width // _ALIGNED + 1))
+    padded[:-1, :width] = features
+    padded[:-1, width] = constant
     return padded
 
 
@@ -219,7 +220,7 @@ class _Batches:
     of vector registers: a row's exponentials are then computed alike wherever it stands.
 
     Attributes:
-        rows: Of the features, shape (batches, rows); a padded one is row 0.
+        rows: Of the features, shape (batches, rows); a padded one is the last, of zeros.
         logits: To be filled in.
         wanted: The labels.
         mask: 1 where there is an image, else 0.
@@ -236,10 +237,10 @@ class _Batches:
 
     @classmethod
     def of(cls, chosen: npt.NDArray[np.int64], targets: torch.Tensor) -> "_Batches":
-        """Make them of rows, -1 for none, and of the labels of all rows."""
+        """Make them of rows, -1 for none, and of the labels of all rows and of the one of zeros."""
         num_batches, padded = chosen.shape
         num_labels = targets.shape[1]
-        rows = torch.from_numpy(np.maximum(chosen, 0))
+        rows = torch.from_numpy(np.where(chosen < 0, len(targets) - 1, chosen))
         mask = torch.from_numpy(chosen >= 0).float()
         scale = mask / (mask.sum(dim=1, keepdim=True) * num_labels)
         width = -(-padded * num_labels // _ALIGNED) * _ALIGNED

@@ -209,6 +209,19 @@ def test_a_user_that_diverges_is_named(workers: int) -> None:
         trained(BatchedHeadTrainer, FedAvg(), settings, workers=workers)
 
 
+def test_features_that_are_not_finite_are_their_user_s_alone(monkeypatch) -> None:
+    load = Features.load
+
+    def broken(self: Features, split: str, indices: np.ndarray) -> Examples:
+        examples = load(self, split, indices)
+        examples.images[indices == 0] = math.nan  # the only image of user00, which is trained last
+        return examples
+
+    monkeypatch.setattr(Features, "load", broken)
+    with pytest.raises(EngineError, match="user 'user00': expected an update of finite"):
+        block(list(USERS.ids), SETTINGS)
+
+
 def test_an_unknown_user_is_named() -> None:
     with pytest.raises(DataError, match=r"round 7.*'nobody'"):
         block(["user01", "nobody"], SETTINGS)
