@@ -1,6 +1,7 @@
 """The builder: from settings to the objects of a run. The only file that knows every part."""
 
 import functools
+import importlib.metadata
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Strategy
 from torch import nn
 
+from fedsim import __version__
 from fedsim.attendance import Attendance
 from fedsim.build_privacy import sampling_of
 from fedsim.client_part import ClientPart
@@ -199,7 +201,8 @@ def _name_of_images(data: DataConfig, dataset: FederatedDataset) -> str | None:
     if info is None or info.content_sha256 is None:
         return None
     shown = data.model_dump(exclude={"source", "labels", "cache_mb", "population_size"})
-    return repr((info.content_sha256, info.index_sha256, shown))
+    decoded_by = [__version__, *map(importlib.metadata.version, ("pillow", "torchvision"))]
+    return repr((info.content_sha256, info.index_sha256, shown, decoded_by))
 
 
 def training_path(config: RunConfig, learner: Learner) -> TrainingPath:

@@ -1,9 +1,11 @@
 """Runs that train a frozen backbone's head, from settings to records."""
 
+import importlib.metadata
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedsim import build
@@ -57,12 +59,13 @@ def test_which_path_trains(tmp_path: Path, changes: dict[str, Any], path: str) -
 
 
 @pytest.mark.parametrize("privacy", [{}, CENTRAL], ids=["plain", "adaptive"])
-def test_records_do_not_depend_on_workers_or_on_where_features_are(
+def test_records_do_not_depend_on_workers_or_breaks_or_on_where_features_are(
     tmp_path: Path, privacy: dict[str, Any]
 ) -> None:
-    def lines(name: str, **engine: Any) -> list[dict[str, Any]]:
+    def lines(name: str, num_rounds: int = 2, **engine: Any) -> list[dict[str, Any]]:
         given = settings(tmp_path, privacy=privacy)
         given["engine"] |= engine
+        given["federated"]["num_rounds"] = num_rounds
         (summary,) = run(given, tmp_path / name, Silence()).values()
         assert summary["trained_on"] == "batched_features"
         text = (tmp_path / name / "heads" / "seed0" / "metrics.jsonl").read_text()
@@ -71,5 +74,24 @@ def test_records_do_not_depend_on_workers_or_on_where_features_are(
 
     one = lines("one")
     assert one == lines("two", workers=2) == lines("memory", feature_cache=None)
+    if not privacy:  # whose noise would be that of one round
+        lines("broken off", num_rounds=1)
+        assert one == lines("broken off", workers=2)
     losses = [line["loss"] for line in one if line["split"] == "train"]
     assert losses[1] < losses[0]
+
+
+def test_features_of_images_that_another_release_decodes_are_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = RunConfig(**settings(tmp_path))
+    dataset = build.build_dataset(config)
+    model = build.build_model(config, len(dataset.label_names))
+    version = importlib.metadata.version
+    for number in (1, 2):
+        learner = build.build_learner(config, model, dataset)
+        learner.dataset.load("val", np.arange(2))
+        assert len(list((tmp_path / "features").iterdir())) == number
+        monkeypatch.setattr(
+            importlib.metadata, "version", lambda name: "0" if name == "pillow" else version(name)
+        )
