@@ -173,16 +173,27 @@ def _finished_before(tasks: list[Task], *, unchanged: bool) -> dict[str, Outcome
     Args:
         tasks: Runs and their folders.
         unchanged: Only of runs whose settings are what they were to the letter: nothing has to be
-            built to know that they are done.
+            built to know that they are done, unless their data are newer.
     """
     found: dict[str, Outcome] = {}
     for job, folder in tasks:
         if folder.finished:
             summary: dict[str, Any] = folder.read_json("summary.json")
-            same = not unchanged or summary["config"] == job.config.model_dump(mode="json")
+            same = not unchanged or (
+                summary["config"] == job.config.model_dump(mode="json")
+                and not _data_is_newer(job.config, folder)
+            )
             if same and summary["num_rounds"] >= job.num_rounds:
                 found[job.run_id] = summary
     return found
+
+
+def _data_is_newer(config: RunConfig, folder: RunFolder) -> bool:
+    """Tell whether the data's file or folder was changed after a run had finished."""
+    try:
+        return folder.finished_at < Path(config.data.source).expanduser().stat().st_mtime
+    except OSError:  # no path, or nothing there
+        return False
 
 
 def _note_origins(tasks: list[Task], outcomes: dict[str, Outcome], command: str) -> None:

@@ -50,6 +50,11 @@ class RunFolder:
         """Whether the summary, which is written last, is there."""
         return (self.path / "summary.json").exists()
 
+    @property
+    def finished_at(self) -> float:
+        """When the summary was written, in seconds since the epoch."""
+        return (self.path / "summary.json").stat().st_mtime
+
     def mark_failed(self, failure: dict[str, Any]) -> None:
         """Write ``failed.json``: why the run ended before its end."""
         self.write_json(_FAILED, failure)

@@ -158,7 +158,7 @@ def _seeds(tree: Tree) -> list[Any]:
 def _cases(tree: Tree) -> dict[Any, Tree]:
     cases = _mapping(tree, "cases") or {None: {}}
     for case, changes in cases.items():
-        if not isinstance(changes, dict | None):
+        if changes is not None and not _is_section(changes):
             raise ConfigError(
                 f"cases.{case}: expected dotted keys with values, found {changes!r}; write "
                 "{federated.num_rounds: 10}, or {} for no change"
@@ -170,7 +170,7 @@ def _axes(tree: Tree) -> list[Tree]:
     """Return what is swept, a mapping for each axis of the product, as it stands in the file."""
     sweep = _mapping(tree, "sweep")
     groups = sweep.get("zip", [])
-    if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
+    if not isinstance(groups, list) or not all(map(_is_section, groups)):
         raise ConfigError(
             f"sweep.zip: expected a list of groups, found {groups!r}; write "
             "[{a.b: [1, 2], c.d: [3, 4]}]"
@@ -234,7 +234,7 @@ def _are_bounds(kind: str, bounds: Any) -> bool:
 def _rules(tree: Tree) -> list[Tree]:
     """Return the combinations that are left out."""
     rules = _mapping(tree, "sweep").get("exclude", [])
-    if not isinstance(rules, list) or not all(isinstance(rule, dict) and rule for rule in rules):
+    if not isinstance(rules, list) or not all(rule and _is_section(rule) for rule in rules):
         raise ConfigError(
             f"sweep.exclude: expected a list of combinations, found {rules!r}; write "
             "[{case: a, federated.local.epochs: 2}]"
@@ -284,8 +284,12 @@ def _get(tree: Any, dotted: str) -> Any:
 
 def _mapping(tree: Tree, key: str) -> dict[Any, Any]:
     value = tree.get(key) or {}
-    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+    if not _is_section(value):
         raise ConfigError(
             f"{key}: expected names with what they stand for, found {value!r}; see docs/sweeps.md"
         )
     return value
+
+
+def _is_section(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(name, str) for name in value)

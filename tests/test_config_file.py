@@ -298,11 +298,20 @@ def test_long_values_make_short_names(tmp_path: Path) -> None:
         ("{zip: [{model.a: [1, 2], model.b: [1]}]}", "lists of one length in a group"),
         ("{exclude: {a: 1}}", "sweep.exclude: expected a list of combinations"),
         ("{model.a: [1], exclude: [{model.b: 1}]}", "expected keys that vary"),
+        ("{model.a: [1], exclude: [{2: 1}]}", "sweep.exclude: expected a list of combinations"),
+        ("{zip: [{2: [1]}]}", "sweep.zip: expected a list of groups"),
+        ("{2: [1]}", "sweep: expected names"),
     ],
 )
 def test_bad_sweeps_get_one_clear_sentence(tmp_path: Path, sweep: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_runs(write(tmp_path, f"name: x\nsweep: {sweep}"))
+
+
+@pytest.mark.parametrize("changes", ["{2: 1}", "[]", "7"])
+def test_bad_cases_get_one_clear_sentence(tmp_path: Path, changes: str) -> None:
+    with pytest.raises(ConfigError, match=r"cases\.a: expected dotted keys with values"):
+        load_runs(write(tmp_path, f"name: x\ncases: {{a: {changes}}}"))
 
 
 def test_an_excluding_rule_without_work_is_a_fault(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from fedsim.build import with_defaults
 from fedsim.cli import main
 from fedsim.comparison import group_by_setting
 from fedsim.config import RunConfig
@@ -228,6 +229,27 @@ def test_a_finished_run_is_skipped_before_anything_is_built(
     (other,) = jobs_of(load_runs(yaml, ["engine.checkpoint_every=2"]))
     with pytest.raises(AssertionError, match="built"):
         run_jobs([other], out, Silence(), command="again")
+
+
+def test_a_finished_run_is_looked_at_again_if_its_data_are_newer(
+    yaml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(config: RunConfig) -> None:
+        raise AssertionError("built")
+
+    monkeypatch.setattr("fedsim.build.build_dataset", refuse)
+    data, out = tmp_path / "mine.h5", tmp_path / "out"
+    data.touch()
+    (job,) = jobs_of(load_runs(yaml, [f"data.source={data}"]))
+    settings = with_defaults(job.config).model_dump(mode="json")
+    (out / "drawings" / "seed0").mkdir(parents=True)
+    summary = out / "drawings" / "seed0" / "summary.json"
+    summary.write_text(json.dumps({"config": settings, "num_rounds": 4}))
+    assert list(run_jobs([job], out, Silence(), command="again")) == ["seed0"]
+    later = summary.stat().st_mtime + 1
+    os.utime(data, (later, later))
+    with pytest.raises(AssertionError, match="built"):
+        run_jobs([job], out, Silence(), command="again")
 
 
 def test_a_finished_run_resumes_to_nothing(yaml: Path, undisturbed: Path) -> None:
