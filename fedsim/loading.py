@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from ruamel.yaml.error import YAMLError
+
 from fedsim.errors import CheckpointError, ConfigError
 from fedsim.nearest import hint
 from fedsim.record import RunFolder
@@ -87,7 +90,7 @@ def kept(frame: "pd.DataFrame", conditions: Iterable[str]) -> "pd.DataFrame":
                 f"where {condition!r}: expected column=value of a known column, found {column!r}; "
                 f"{remedy}"
             )
-        frame = frame[[_is(found, value) for found in frame[column]]]
+        frame = frame[np.array([_is(found, value) for found in frame[column]], dtype=np.bool_)]
     if "macro_ap" not in frame:
         return frame
     return frame.sort_values("macro_ap", ascending=False, kind="stable", na_position="last")
@@ -95,10 +98,17 @@ def kept(frame: "pd.DataFrame", conditions: Iterable[str]) -> "pd.DataFrame":
 
 def _is(found: Any, value: str) -> bool:
     """Tell whether a cell is what a condition says: equal as numbers, or as text."""
-    wanted = parse_yaml(value) if value else value
+    wanted = _parsed(value)
     if all(isinstance(one, int | float) and not isinstance(one, bool) for one in (found, wanted)):
         return bool(found == wanted)
     return str(found) == value
+
+
+def _parsed(value: str) -> Any:
+    try:
+        return parse_yaml(value)
+    except YAMLError:  # as of "*" or "[": text
+        return value
 
 
 def find_runs(paths: Iterable[str | Path]) -> list[RunFolder]:

@@ -85,6 +85,9 @@ def test_listing_and_filtering(out: Path) -> None:
     shown = CliRunner().invoke(app, ["runs", str(out)])
     assert "2 runs" in shown.stdout
     assert "centralized-seed0" in shown.stdout
+    none = ["--where", "strategy.name=*"]  # no YAML, and no such run
+    odd = CliRunner().invoke(app, ["runs", str(out), "--csv", *none, "--where", "seed=0"])
+    assert (odd.exit_code, len(odd.stdout.splitlines())) == (0, 1)
     wrong = CliRunner().invoke(app, ["runs", str(out), "--where", "federated.cohort=4"])
     assert isinstance(wrong.exception, ConfigError)
     assert "did you mean 'federated.cohort_size'?" in str(wrong.exception)

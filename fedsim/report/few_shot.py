@@ -83,10 +83,11 @@ def few_shot_charts(scores: Sequence[FewShotScores], suffix: str) -> Iterator[Ch
 
 
 def _of_entry(entry: Entry) -> FewShotScores | None:
-    recorded = [found for run in entry.runs if (found := run.summary.get("few_shot"))]
-    if not recorded:
+    scored = [run.summary for run in entry.runs if run.summary.get("few_shot")]
+    if not scored:
         return None
-    settings = entry.config["evaluation"]["few_shot"]
+    recorded = [summary["few_shot"] for summary in scored]
+    settings = scored[0]["config"]["evaluation"]["few_shot"]
     task = f"{settings['num_ways']} ways, {settings['num_shots']} shots, {recorded[0]['labels']}"
     return FewShotScores(
         entry.name,

@@ -53,6 +53,14 @@ def test_the_worst_run_of_all_seeds_counts(tmp_path: Path) -> None:
     assert axes.containers[0].lines[0].get_xdata().tolist() == [62.5]
 
 
+def test_a_seed_that_was_run_without_such_scores_is_left_out(tmp_path: Path) -> None:
+    write_run(tmp_path, "plain", 0)
+    add_scores(write_run(tmp_path, "plain", 1), [0.625, 0.75])
+    (group,) = gather([tmp_path]).groups
+    (row,) = few_shot_table(few_shot_scores(group), "").rows
+    assert row[:4] == ("plain", "nearest_neighbor", "4 ways, 2 shots, coarse labels", 2)
+
+
 def test_other_episodes_are_drawn_apart(tmp_path: Path) -> None:
     add_scores(write_run(tmp_path, "plain", 0), [0.75])
     add_scores(write_run(tmp_path, "wide", 0), [0.5], ways=8, labels="fine")
