@@ -14,7 +14,7 @@ import typer
 from fedsim import __version__
 from fedsim.cli_data import data_app
 from fedsim.cli_evaluate import evaluate_app
-from fedsim.errors import FedsimError
+from fedsim.errors import FedsimError, unwritable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,7 +48,11 @@ def main() -> None:
     except FedsimError as error:
         print(f"fedsim: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except Exception:
+    except Exception as error:
+        full = unwritable(error, "the disk") if isinstance(error, OSError) else None
+        if full is not None:
+            print(f"fedsim: {full}", file=sys.stderr)
+            sys.exit(full.exit_code)
         traceback.print_exc()
         print("fedsim: this is a bug, please report it with the lines above", file=sys.stderr)
         sys.exit(1)

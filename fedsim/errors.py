@@ -3,6 +3,7 @@
 A message says where, what was expected, what was found, and the remedy, in one sentence.
 """
 
+import errno
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -41,6 +42,21 @@ class CheckpointError(FedsimError):
     """A checkpoint or record that is unreadable, or belongs to other settings."""
 
     exit_code = 6
+
+
+def unwritable(error: OSError, place: object) -> CheckpointError | None:
+    """Return what to say of a full or read-only disk; None for any other error.
+
+    Args:
+        error: What writing raised.
+        place: What was written to, if the error does not know.
+    """
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        return None
+    return CheckpointError(
+        f"{error.filename or place}: expected to write, found {error.strerror}; free some space or "
+        "choose another --out, and run it again"
+    )
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
@@ -20,7 +21,7 @@ from fedsim import build
 from fedsim.build_privacy import calibrations, recall_calibrations
 from fedsim.data.image_dataset import ImageDataset
 from fedsim.engines.workers import end_with, start_forkserver
-from fedsim.errors import FedsimError
+from fedsim.errors import FedsimError, unwritable
 from fedsim.jobs import Job
 from fedsim.record import RunFolder
 from fedsim.reporter import Failure, Reporter
@@ -86,7 +87,11 @@ def attempt(
     except FedsimError as error:
         failure = Failure(str(error), error.exit_code)
     except Exception as error:
-        failure = Failure(f"{type(error).__name__}: {error}", 1, traceback.format_exc())
+        full = unwritable(error, folder.path) if isinstance(error, OSError) else None
+        if full is not None:
+            failure = Failure(str(full), full.exit_code)
+        else:
+            failure = Failure(f"{type(error).__name__}: {error}", 1, traceback.format_exc())
     else:
         reporter.finished(job.run_id, summary, skipped=False)
         return summary
@@ -94,7 +99,8 @@ def attempt(
 
 
 def _failed(job: Job, folder: RunFolder, reporter: Reporter, failure: Failure) -> Failure:
-    folder.mark_failed({**asdict(failure), "config": job.config.model_dump()})
+    with suppress(OSError):  # a full disk has no room for it, and the failure is told below
+        folder.mark_failed({**asdict(failure), "config": job.config.model_dump()})
     reporter.failed(job.run_id, failure, skipped=False)
     return failure
 

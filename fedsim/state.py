@@ -115,10 +115,14 @@ def save_checkpoint(state: RunState, path: Path, settings: dict[str, Any]) -> No
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         temporary.unlink(missing_ok=True)
+        # torch hides what broke its file off behind an error of its own.
+        cause = error.__context__ if isinstance(error.__context__, OSError) else error
+        if not isinstance(cause, OSError):
+            raise
         raise CheckpointError(
-            f"{path}: expected to write a checkpoint, found {error.strerror}; free some space or "
+            f"{path}: expected to write a checkpoint, found {cause.strerror}; free some space or "
             "choose another --out (the last checkpoint is still whole)"
         ) from error
 

@@ -1,11 +1,16 @@
+import errno
 from pathlib import Path
 
 import pytest
 import torch
 
-from fedsim.errors import CheckpointError
+from fedsim import run_processes
+from fedsim.config import RunConfig
+from fedsim.errors import CheckpointError, unwritable
 from fedsim.flower_seam import to_arrays, to_record
+from fedsim.jobs import Job
 from fedsim.record import RunFolder
+from fedsim.reporter import Failure, Silence
 from fedsim.state import Best, RunState, load_checkpoint, save_checkpoint
 
 
@@ -119,3 +124,38 @@ def test_a_broken_line_in_the_middle_is_an_error(tmp_path: Path) -> None:
 def test_nan_never_reaches_a_record(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="NaN"):
         RunFolder(tmp_path).append({"round": 0, "macro_ap": float("nan")})
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_gives_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "state.pt"
+    save_checkpoint(state(4), path, {})
+    path.with_suffix(".tmp").symlink_to("/dev/full")
+    with pytest.raises(CheckpointError, match="found No space left on device; free some space"):
+        save_checkpoint(state(5), path, {})
+    assert load_checkpoint(path, {}).round_num == 4
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_run_that_can_t_write_fails_with_one_sentence(tmp_path: Path, monkeypatch) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.prepare()
+    (folder.path / "summary.json.tmp").symlink_to("/dev/full")
+    (folder.path / "failed.json.tmp").symlink_to("/dev/full")
+
+    def writes(job: object, folder: RunFolder, *rest: object) -> None:
+        folder.write_json("summary.json", {})
+
+    monkeypatch.setattr(run_processes, "run_job", writes)
+    job = Job("seed0", RunConfig(name="x"))
+    failure = run_processes.attempt(job, folder, Silence(), 1)
+    assert isinstance(failure, Failure)
+    assert failure.exit_code == 6
+    assert failure.message.startswith(f"{folder.path}: expected to write, found No space left")
+    assert not failure.traceback
+
+
+def test_other_errors_of_the_system_are_not_a_full_disk() -> None:
+    assert unwritable(OSError(errno.ENOENT, "no such file"), "x") is None
+    told = unwritable(OSError(errno.EROFS, "Read-only file system", "a/b"), "x")
+    assert str(told).startswith("a/b: expected to write, found Read-only file system; free")
