@@ -129,13 +129,16 @@ def processes_for(jobs: Sequence[Job]) -> tuple[int, int]:
     """Return how many of these runs go on at a time, and with how many workers each.
 
     Runs side by side use cores best; what is left over goes to each run's own workers. On Ray they
-    go side by side where they share a cluster and each says how many workers it takes there.
+    go side by side where they share a cluster and each says how many workers it takes there. On a
+    GPU they go one after another, with one worker unless the settings say how many share it.
     """
     asked = max((job.config.engine.workers or 0 for job in jobs), default=0)
     engines = [job.config.engine for job in jobs]
     if any(engine.name == "ray" for engine in engines):
         side_by_side = all(engine.address and engine.workers for engine in engines)
         return min(len(jobs), num_cores()) if side_by_side else 1, asked or num_cores()
+    if any(job.config.model.device != "cpu" for job in jobs):
+        return 1, asked or 1
     at_a_time = max(1, min(len(jobs), num_cores() // (asked or 1)))
     return at_a_time, asked or max(1, num_cores() // at_a_time)
 
