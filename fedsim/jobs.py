@@ -53,6 +53,7 @@ class Job:
         """
         if self.baseline is None:
             settings = self.config.model_dump(exclude={CENTRALIZED, "engine"})
+            settings["data"].pop("cache_mb")
             settings["federated"].pop("num_rounds")
             for after_the_rounds in ("personalization", "few_shot", "record_clients"):
                 settings["evaluation"].pop(after_the_rounds)
@@ -65,6 +66,7 @@ class Job:
             pooled = {k: v for k, v in pooled.items() if k not in ("epochs", "epsilon")}
         settings = self.config.model_dump(exclude=shared)
         settings["evaluation"].pop("record_clients")
+        settings["data"].pop("cache_mb")
         return {**settings, CENTRALIZED: {self.baseline: pooled}}
 
     @property

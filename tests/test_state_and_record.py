@@ -159,3 +159,12 @@ def test_other_errors_of_the_system_are_not_a_full_disk() -> None:
     assert unwritable(OSError(errno.ENOENT, "no such file"), "x") is None
     told = unwritable(OSError(errno.EROFS, "Read-only file system", "a/b"), "x")
     assert str(told).startswith("a/b: expected to write, found Read-only file system; free")
+
+
+def test_a_run_may_go_on_with_less_memory_for_images() -> None:
+    def settings(cache_mb: int, baseline: str | None) -> object:
+        given = {"name": "x", "data": {"cache_mb": cache_mb}, "centralized": {"epochs": 1}}
+        return Job("seed0", RunConfig.model_validate(given), baseline).numbers_depend_on
+
+    for baseline in (None, "plain"):
+        assert settings(1, baseline) == settings(512, baseline)
