@@ -59,6 +59,16 @@ def unwritable(error: OSError, place: object) -> CheckpointError | None:
     )
 
 
+def first_line(error: Exception) -> str:
+    r"""Return the first line of what an exception says; empty if it says nothing.
+
+    Examples:
+        >>> first_line(ValueError("it is wrong\nfor many reasons"))
+        'it is wrong'
+    """
+    return str(error).partition("\n")[0]
+
+
 @contextmanager
 def noted(faults: list[FedsimError]) -> Iterator[None]:
     """Append a fault of the block to a list instead of raising it."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fedsim.engines.workers import num_cores
-from fedsim.errors import EngineError
+from fedsim.errors import EngineError, first_line
 
 _SECONDS_TO_CONNECT = 10.0
 _LOCAL = {
@@ -101,13 +101,9 @@ def _init(ray: Any, name: str, **where: Any) -> Any:
     except Exception as error:
         raise EngineError(
             f"engine.address: expected to connect to Ray ({name}), found {type(error).__name__}: "
-            f"{_first_line(error)}; check that the cluster is running there with the same versions "
+            f"{first_line(error)}; check that the cluster is running there with the same versions "
             "of ray and Python, or leave engine.address out for a Ray on this machine"
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), "")
 
 
 @contextmanager

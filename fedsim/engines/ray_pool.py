@@ -12,7 +12,7 @@ from fedsim.engines.ray_actor import RayActor, place_of_driver
 from fedsim.engines.ray_room import SECONDS_TO_FIND_ROOM, Share
 from fedsim.engines.stripped import StrippedUnit, first_arrays
 from fedsim.engines.unit import Unit, place_of
-from fedsim.errors import EngineError, FedsimError
+from fedsim.errors import EngineError, FedsimError, first_line
 
 _MAX_RESTARTS = 3
 _UNITS_PER_ACTOR = 2  # one at work, and one at hand when it is done
@@ -165,7 +165,7 @@ class ActorPool:
         except self._death as error:
             self._failed_starts += 1
             if self._failed_starts > _MAX_RESTARTS:
-                raise _killed(self._failed_starts, f"their start ({error})") from error
+                raise _killed(self._failed_starts, f"their start ({first_line(error)})") from error
             self._replace(actor, error)
             return
         if fault is not None:

@@ -11,7 +11,7 @@ from fedsim.engines.ray_actor import RayActor, place_of_driver
 from fedsim.engines.ray_room import SECONDS_TO_FIND_ROOM, Share
 from fedsim.engines.stripped import StrippedUnit
 from fedsim.engines.unit import Unit
-from fedsim.errors import EngineError
+from fedsim.errors import EngineError, first_line
 from fedsim.flower_seam import to_record
 from fedsim.update_sum import ARRAYS, CONFIG, ROUND, USER
 
@@ -54,11 +54,11 @@ class Trial:
             if fault is not None:
                 raise fault
             return int(_MARGIN * ray.get(handle.peak_memory.remote())) + self.bytes_beside
-        except ray.exceptions.RayActorError as error:
+        except (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError) as error:
             raise EngineError(
                 f"engine.workers: expected one actor to train user {self.user!r}, to see how much "
-                "memory that takes, found that it died ({error}); set engine.workers, with which "
-                "nobody is measured"
+                f"memory that takes, found that it died ({first_line(error)}); set engine.workers, "
+                "with which nobody is measured"
             ) from error
         finally:
             ray.kill(handle)

@@ -1,6 +1,7 @@
 """On Ray: the bits of the in-process run, whatever dies on the way; loopback only; nothing left."""
 
 import contextlib
+import functools
 import importlib.util
 import ipaddress
 import sys
@@ -12,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from fakes import TinyDataset, no_app, tiny_app, tiny_arrays
+from fakes import TinyDataset, app_always_killed, no_app, tiny_app, tiny_arrays
 from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import FedMedian
 from ray_apps import (
@@ -239,6 +240,14 @@ def test_memory_decides_how_many_actors_there_are(ray: Any) -> None:
     assert beside + 50e6 < needed < beside + 2e9  # torch alone takes 100 MB
     assert Share(cpus=0.25, memory=needed).num_in(ray.cluster_resources()) == 1
     assert Share(cpus=0.25, memory=needed - beside).num_in(ray.cluster_resources()) > 1
+
+
+@needs_ray
+def test_a_user_on_whom_memory_can_not_be_measured_is_named(ray: Any) -> None:
+    victim = USERS.ids[0]
+    trial = Trial(functools.partial(app_always_killed, victim), victim, tiny_arrays())
+    with pytest.raises(EngineError, match=rf"user '{victim}'.* died \([^{{].*set engine\.workers"):
+        trial.memory(ray, SMALL)
 
 
 @needs_ray
