@@ -20,13 +20,13 @@ class Place:
     """A run on this machine.
 
     Attributes:
-        run_id: The run's.
+        numbers: Names what the run's numbers depend on, settings and data.
         states: Folder of what users keep between rounds.
         workers: Processes.
         tell: Told what there is to know about the run that stops nothing.
     """
 
-    run_id: str
+    numbers: str
     states: Path
     workers: int
     tell: Tell

@@ -1,7 +1,9 @@
 """One run from its first round to its summary: train or go on, score on test, record."""
 
 import functools
+import hashlib
 import importlib.metadata
+import json
 import math
 import platform
 import sys
@@ -83,7 +85,8 @@ def run_job(
     reporter.started(job.run_id, job.num_rounds, max(state.round_num, 0))
     states = folder.path / CLIENT_STATES
     ClientStates(states, config.engine.checkpoint_every).forget_after(state.round_num)
-    place = Place(job.run_id, states, workers, functools.partial(reporter.noted, job.run_id))
+    tell = functools.partial(reporter.noted, job.run_id)
+    place = Place(_numbers_named(job, dataset), states, workers, tell)
     with runtime.grid(config, model, dataset, place) as grid:
         path = _training_path(job, model, dataset, grid)
         if path != "images":
@@ -222,6 +225,12 @@ def _numbers_depend_on(job: Job, dataset: FederatedDataset) -> dict[str, Any]:
         "label_names": list(dataset.label_names),
         "data_index": info().index_sha256 if info else None,
     }
+
+
+def _numbers_named(job: Job, dataset: FederatedDataset) -> str:
+    """Return a digest of what the numbers depend on."""
+    text = json.dumps(_numbers_depend_on(job, dataset), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def resumed(folder: RunFolder, job: Job, dataset: FederatedDataset) -> RunState | None:

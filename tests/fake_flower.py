@@ -12,12 +12,13 @@ from fedsim.flower_app.client_app import app
 from fedsim.flower_seam import ensure_task_identity
 
 Fate = Callable[[Message], str]
-"""What becomes of a message: "answered", "refused", "unavailable", "crashed" or "silence"."""
+"""What becomes of a message: "answered", "refused", "silence", or a key of ``_ERRORS``."""
 
 _ERRORS = {
     "unavailable": ErrorCode.NODE_UNAVAILABLE,
     "crashed": ErrorCode.CLIENT_APP_CRASHED,
     "raised": ErrorCode.CLIENT_APP_RAISED_EXCEPTION,
+    "forgotten": ErrorCode.REPLY_MESSAGE_UNAVAILABLE,  # once the work is done
 }
 
 
@@ -63,8 +64,9 @@ class FakeFlower(Grid):
         return [reply for number in numbers for reply in self.pull_messages([number])]
 
     def _reply(self, message: Message, fate: str) -> Message:
-        if fate in _ERRORS:
-            return Message(Error(code=_ERRORS[fate], reason=f"it {fate}"), reply_to=message)
+        failed = Error(code=_ERRORS[fate], reason=f"it {fate}") if fate in _ERRORS else None
+        if failed is not None and fate != "forgotten":
+            return Message(failed, reply_to=message)
         node = message.metadata.dst_node_id
         context = Context(
             run_id=1,
@@ -79,7 +81,7 @@ class FakeFlower(Grid):
             message_type=message.metadata.message_type,
         )
         content = pickle.loads(pickle.dumps(app(arrived, context).content))
-        return Message(content, reply_to=message)
+        return Message(failed or content, reply_to=message)
 
     def create_message(self, *args: Any, **kwargs: Any) -> Message:
         raise NotImplementedError

@@ -1,6 +1,7 @@
 """The repository as a Flower app: what is in the bundle, and what its run config may hold."""
 
 import io
+import shlex
 import sys
 import tomllib
 import zipfile
@@ -11,6 +12,7 @@ import pytest
 from fake_flower import FakeFlower
 from flwr.cli.build import build_fab_from_disk
 from flwr.clientapp import ClientApp
+from flwr.common.config import parse_config_args
 from flwr.serverapp import ServerApp
 from flwr.supercore.object_ref import load_app
 
@@ -18,6 +20,7 @@ from fedsim.config_file import load_runs
 from fedsim.errors import ConfigError, EngineError
 from fedsim.flower_app.server_app import find_file, serve
 from fedsim.flower_app.task import Task
+from fedsim.record import RunFolder
 
 ROOT = Path(__file__).parents[1]
 APP: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
@@ -67,11 +70,16 @@ def test_the_run_config_s_file_is_run_with_its_overrides(tmp_path: Path) -> None
     (tmp_path / "tiny.yaml").write_text(TINY)
     given = run_config(
         config=str(tmp_path / "tiny.yaml"),
-        overrides="seed=3 federated.cohort_size=2",
+        overrides='seed=3 federated.cohort_size="2"',
         out=str(tmp_path / "out"),
     )
     serve(FakeFlower({1: {}}), given)
-    assert (tmp_path / "out" / "tiny" / "seed3" / "summary.json").exists()
+    folder = tmp_path / "out" / "tiny" / "seed3"
+    assert (folder / "summary.json").exists()
+    (command,) = RunFolder(folder).origin()["commands"]
+    *words, told = shlex.split(command)
+    assert words == ["flwr", "run", ".", "--run-config"]
+    assert parse_config_args([told]) == given
 
 
 def test_a_run_that_fails_fails_for_flower_too(tmp_path: Path) -> None:
@@ -87,6 +95,7 @@ def test_a_run_that_fails_fails_for_flower_too(tmp_path: Path) -> None:
         ({"num_nodes": -1}, "num-nodes: expected a whole number"),
         ({"num_nodes": "two"}, "num-nodes: expected a whole number"),
         ({"reply_seconds": 0}, "reply-seconds: expected a number above 0"),
+        ({"reply_seconds": float("nan")}, "reply-seconds: expected a number above 0"),
         ({"config": "none.yaml"}, "expected a YAML file"),
     ],
 )

@@ -8,8 +8,11 @@ from flwr.app import Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
+from fedsim.data.dataset import UserTable
+from fedsim.engines.answers import checked_answer
 from fedsim.engines.nodes import REASON, Nodes
 from fedsim.engines.pack import unpack
+from fedsim.engines.unit import place_of
 from fedsim.errors import EngineError
 from fedsim.update_sum import USER
 
@@ -43,8 +46,8 @@ class Lost:
 
 @dataclass
 class _Sent:
+    node: int
     positions: list[int]
-    until: float
 
 
 @dataclass
@@ -54,22 +57,26 @@ class Exchange:
     Attributes:
         grid: Flower's.
         nodes: Who trains whom.
+        users: All of them; a message's node is a user's place in this table, counted from 1.
         messages: One per user.
-        wrap: Makes the message that goes to a node, of several users' messages.
+        wrap: Makes the message that goes to a node, of several users' messages; told the seconds
+            after which it has no worth.
         per_message: Users in one message, at most.
-        seconds: How long a node may take for one.
+        seconds: How long a node may take for one. It works on one after another.
         num_resent: Users' messages that were sent again.
     """
 
     grid: Grid
     nodes: Nodes
+    users: UserTable
     messages: Sequence[Message]
-    wrap: Callable[[Sequence[Message], int], Message]
+    wrap: Callable[[Sequence[Message], int, float], Message]
     per_message: int
     seconds: float
     num_resent: int = 0
     _answers: dict[int, Message | Lost] = field(default_factory=dict)
     _sent: dict[str, _Sent] = field(default_factory=dict)
+    _heard: dict[int, float] = field(default_factory=dict)  # when a node began with what is next
     _tries: dict[int, int] = field(default_factory=dict)
     _again: list[tuple[float, list[int]]] = field(default_factory=list)
 
@@ -91,8 +98,10 @@ class Exchange:
         for reply in came:
             sent = self._sent.pop(reply.metadata.reply_to_message_id, None)
             if sent is not None:
+                self._heard[sent.node] = time.monotonic()
                 self._take(reply, sent.positions)
-        for number in [n for n, sent in self._sent.items() if sent.until < now]:
+        late = now - self.seconds
+        for number in [n for n, sent in self._sent.items() if self._heard[sent.node] < late]:
             # Not sent again: a node that is slow would only get more to do.
             self._give_up(self._sent.pop(number).positions, f"no answer in {self.seconds:g} s")
         if not came and not due:
@@ -111,12 +120,16 @@ class Exchange:
                 self._push(node, held[start : start + self.per_message])
 
     def _push(self, node: int, positions: list[int]) -> None:
-        message = self.wrap([self.messages[position] for position in positions], node)
+        waiting = sum(sent.node == node for sent in self._sent.values())
+        own = [self.messages[position] for position in positions]
+        message = self.wrap(own, node, self.seconds * (waiting + 1))
         number = next(iter(self.grid.push_messages([message])), None)
         if number is None:  # one Grid leaves refused messages out, another puts None
             self._resend(positions, "the SuperLink did not take the message")
         else:
-            self._sent[number] = _Sent(positions, time.monotonic() + self.seconds)
+            if not waiting:
+                self._heard[node] = time.monotonic()
+            self._sent[number] = _Sent(node, positions)
 
     def _take(self, reply: Message, positions: list[int]) -> None:
         if reply.has_error() and reply.error.code in _LOST:
@@ -133,7 +146,17 @@ class Exchange:
                 f"found {len(contents)}; use the same release of fedsim on every machine"
             )
         for position, content in zip(positions, contents, strict=True):
-            self._answers[position] = _reply_of(self.messages[position], content)
+            self._answers[position] = self._reply_of(
+                self.messages[position], content, reply.metadata.src_node_id
+            )
+
+    def _reply_of(self, message: Message, content: RecordDict, node: int) -> Message:
+        for record in content.config_records.values():
+            if REASON in record:
+                return _failed(message, str(record[REASON]))
+        num_images = int(self.users.num_images[message.metadata.dst_node_id - 1])
+        where = f"{place_of(message)} of SuperNode {node}"
+        return Message(checked_answer(content, num_images, where), reply_to=message)
 
     def _resend(self, positions: list[int], reason: str) -> None:
         tried = self._tries.get(positions[0], 0)  # those of a message have been together before
@@ -147,13 +170,6 @@ class Exchange:
     def _give_up(self, positions: list[int], reason: str) -> None:
         for position in positions:
             self._answers[position] = Lost(user_of(self.messages[position]), reason)
-
-
-def _reply_of(message: Message, content: RecordDict) -> Message:
-    for record in content.config_records.values():
-        if REASON in record:
-            return _failed(message, str(record[REASON]))
-    return Message(content, reply_to=message)
 
 
 def _failed(message: Message, reason: str) -> Message:

@@ -10,6 +10,7 @@ from typing import Any
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from fedsim.data.dataset import UserTable
 from fedsim.engines.exchange import UNREACHABLE, Exchange, Lost
 from fedsim.engines.nodes import Nodes, Tell
 from fedsim.engines.pack import pack
@@ -31,6 +32,7 @@ class Remote:
     Attributes:
         grid: Flower's.
         nodes: Who trains whom.
+        users: Of the train split, with their numbers of images.
         task: What a node must know besides the messages.
         seconds: How long a node may take for one message.
         may_lose: Whether a round goes on without the users whose answers are lost.
@@ -39,6 +41,7 @@ class Remote:
 
     grid: Grid
     nodes: Nodes
+    users: UserTable
     task: ConfigRecord
     seconds: float
     may_lose: bool
@@ -76,7 +79,13 @@ class FlowerGrid(Grid):
     def _trained(self, messages: Sequence[Message], delivery: Delivery) -> Iterator[Message]:
         remote = self._remote
         exchange = Exchange(
-            remote.grid, remote.nodes, messages, self._wrap, self._per_message, remote.seconds
+            remote.grid,
+            remote.nodes,
+            remote.users,
+            messages,
+            self._wrap,
+            self._per_message,
+            remote.seconds,
         )
         lost = []
         for answer in exchange.run():
@@ -107,7 +116,7 @@ class FlowerGrid(Grid):
         gone = all(one.reason == UNREACHABLE for one in lost)
         return gone and bool(list(self._remote.grid.get_node_ids()))
 
-    def _wrap(self, messages: Sequence[Message], node: int) -> Message:
+    def _wrap(self, messages: Sequence[Message], node: int, seconds: float) -> Message:
         contents = [
             RecordDict({key: record for key, record in message.content.items() if key != FOLD})
             for message in messages
@@ -118,7 +127,7 @@ class FlowerGrid(Grid):
             content,
             dst_node_id=node,
             message_type=MessageType.TRAIN,
-            ttl=math.ceil(self._remote.seconds) + 1.0,
+            ttl=math.ceil(seconds) + 1.0,
             group_id=messages[0].metadata.group_id,
         )
 

@@ -1,15 +1,16 @@
 """Which node of Flower's runtime trains which user."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from fedsim import __version__
 from fedsim.data.dataset import UserTable
 from fedsim.errors import DataError, EngineError
 
@@ -68,32 +69,46 @@ class Holding:
 
 
 class Owners:
-    """Every node holds users of its own, as in a deployment: nodes are asked once which.
+    """Every node holds users of its own, as in a deployment: a node is asked once a run which.
 
     Args:
         grid: Flower's.
         question: What they are asked; answered by the keys above.
+        label_names: Theirs have to be the same.
         seconds: How long they may take to answer.
     """
 
-    def __init__(self, grid: Grid, question: ConfigRecord, seconds: float) -> None:
+    def __init__(
+        self, grid: Grid, question: ConfigRecord, label_names: tuple[str, ...], seconds: float
+    ) -> None:
         self._grid, self._question, self._seconds = grid, question, seconds
+        self._label_names = label_names
         self._holdings: dict[int, Holding] = {}
+        self._waited_in_vain = False
+        self._silent: set[int] = set()  # asked without an answer: it would be waited for each time
 
     def wait_for(self, num_nodes: int) -> dict[int, Holding]:
-        """Wait until so many nodes have told what they hold, and return it.
+        """Wait until so many nodes are connected, and return what all that are hold.
+
+        They are asked anew, and what is gone is forgotten: between two runs nodes may leave, and
+        come back with other users or under other ids. After a wait in vain nobody is waited for:
+        the other runs of a file would wait for the same nodes.
 
         Raises:
-            EngineError: They do not connect, or one does not answer.
+            EngineError: They do not connect, one does not answer, or it has another fedsim.
+            DataError: The data of one can't be read, or has other labels.
         """
-        until = time.monotonic() + self._seconds
+        until = time.monotonic() + (0.0 if self._waited_in_vain else self._seconds)
         while len(connected := list(self._grid.get_node_ids())) < num_nodes:
             if time.monotonic() > until:
+                self._waited_in_vain = True
                 raise EngineError(
                     f"num-nodes: expected {num_nodes} SuperNodes, found {len(connected)} connected "
                     f"after {self._seconds:g} s; start the others, or lower num-nodes"
                 )
             time.sleep(_SECONDS_BETWEEN_LOOKS)
+        self._waited_in_vain = False
+        self._holdings, self._silent = {}, set()
         self._ask(connected)
         silent = [node for node in connected if node not in self._holdings]
         if silent:
@@ -106,18 +121,21 @@ class Owners:
     def holding(self, users: Sequence[str]) -> list[int | None]:
         """Return the connected node that holds each user; a node that came back is asked anew.
 
+        One that does not answer holds nobody until it comes back once more.
+
         Of nodes that claim the same user, as one that came back under another id may for a while,
         the first keeps it as long as it is connected.
         """
         connected = list(self._grid.get_node_ids())
-        self._ask([node for node in connected if node not in self._holdings])
+        self._silent &= set(connected)
+        self._ask([n for n in connected if n not in self._holdings and n not in self._silent])
         owner: dict[str, int] = {}
         for node, holding in self._holdings.items():
             if node in connected:
                 owner = dict.fromkeys(holding.users.ids, node) | owner
         return [owner.get(user) for user in users]
 
-    def _ask(self, nodes: Iterable[int]) -> None:
+    def _ask(self, nodes: Sequence[int]) -> None:
         messages = [
             Message(
                 RecordDict({QUESTION: self._question}),
@@ -132,26 +150,32 @@ class Owners:
         for reply in self._grid.send_and_receive(messages, timeout=self._seconds):
             node = reply.metadata.src_node_id
             if reply.has_content():
-                self._holdings[node] = _holding_of(node, reply.content)
+                holding = _holding_of(node, reply.content)
+                _check_alike(node, holding, self._label_names)
+                self._holdings[node] = holding
             elif node in nodes:
-                raise EngineError(f"SuperNode {node}: the client failed: {reply.error.reason}")
+                raise EngineError(
+                    f"SuperNode {node}: expected to be told which users it holds, found that its "
+                    f"client failed: {reply.error.reason}; see its log"
+                )
+        self._silent |= set(nodes) - self._holdings.keys()
 
 
 def _holding_of(node: int, content: RecordDict) -> Holding:
     answer: Mapping[str, object] = next(iter(content.config_records.values()), {})
     if REASON in answer:
         raise DataError(f"SuperNode {node}: {answer[REASON]}")
-    ids, sizes, labels, counts = (
-        answer.get(key) for key in (USERS, NUM_IMAGES, LABELS, LABEL_COUNTS)
-    )
+    told: list[Any] = [answer.get(key) for key in (USERS, NUM_IMAGES, LABELS, LABEL_COUNTS)]
+    ids, sizes, labels, counts = told
     if not (
-        isinstance(ids, list)
-        and isinstance(sizes, list)
-        and isinstance(labels, list)
-        and isinstance(counts, list)
+        _is_list_of(str, ids)
+        and _is_list_of(int, sizes)
+        and _is_list_of(str, labels)
+        and _is_list_of(int, counts)
         and (len(ids), len(labels)) == (len(sizes), len(counts))
         and sorted(set(ids)) == ids
         and min(sizes, default=1) >= 1
+        and min(counts, default=0) >= 0
     ):
         raise EngineError(
             f"SuperNode {node}: expected sorted ids of its users, their numbers of images and "
@@ -163,6 +187,10 @@ def _holding_of(node: int, content: RecordDict) -> Holding:
         np.array(counts, dtype=np.int64),
         str(answer.get(VERSION)),
     )
+
+
+def _is_list_of(kind: type, values: object) -> bool:
+    return isinstance(values, list) and all(type(value) is kind for value in values)
 
 
 def all_users(holdings: Mapping[int, Holding]) -> UserTable:
@@ -185,23 +213,20 @@ def all_users(holdings: Mapping[int, Holding]) -> UserTable:
     return UserTable(ids, np.array([sizes[user] for user in ids], dtype=np.int64))
 
 
-def check_alike(
-    holdings: Mapping[int, Holding], label_names: tuple[str, ...], version: str
-) -> None:
+def _check_alike(node: int, holding: Holding, label_names: tuple[str, ...]) -> None:
     """Raise DataError for a node whose labels, or EngineError for one whose fedsim, differ."""
-    for node, holding in holdings.items():
-        if holding.version != version:
-            raise EngineError(
-                f"SuperNode {node}: expected fedsim {version} as on the server, found "
-                f"{holding.version}; install the same release on every machine"
-            )
-        if holding.label_names != label_names:
-            different = sorted(set(holding.label_names).symmetric_difference(label_names))[:3]
-            raise DataError(
-                f"SuperNode {node}: expected the server's {len(label_names)} labels, found "
-                f"{len(holding.label_names)} (different: {different}); make the files of all "
-                "machines from one collection, as `fedsim data split` does"
-            )
+    if holding.version != __version__:
+        raise EngineError(
+            f"SuperNode {node}: expected fedsim {__version__} as on the server, found "
+            f"{holding.version}; install the same release on every machine"
+        )
+    if holding.label_names != label_names:
+        different = sorted(set(holding.label_names).symmetric_difference(label_names))[:3]
+        raise DataError(
+            f"SuperNode {node}: expected the server's {len(label_names)} labels, found "
+            f"{len(holding.label_names)} (different: {different}); make the files of all "
+            "machines from one collection, as `fedsim data split` does"
+        )
 
 
 Tell = Callable[[str], None]

@@ -24,7 +24,7 @@ from fedsim.engines.nodes import (
 )
 from fedsim.engines.pack import pack, unpack
 from fedsim.engines.unit import Unit, execute
-from fedsim.errors import FedsimError
+from fedsim.errors import FedsimError, first_line
 from fedsim.flower_app.task import Task, check_states
 from fedsim.flower_seam import to_arrays, to_record
 from fedsim.training.trainer import Trainer
@@ -107,4 +107,4 @@ def _read_once(contents: list[RecordDict]) -> list[RecordDict]:
 
 
 def _reason(error: FedsimError) -> ConfigRecord:
-    return ConfigRecord({REASON: str(error).partition("\n")[0]})  # no traceback leaves the node
+    return ConfigRecord({REASON: first_line(error)})  # no traceback leaves the node

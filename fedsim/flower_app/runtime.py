@@ -6,15 +6,14 @@ import numpy as np
 from flwr.serverapp import Grid
 from torch import nn
 
-import fedsim
 from fedsim import build
 from fedsim.build_engine import build_grid
-from fedsim.config import EngineConfig, RunConfig
+from fedsim.config import RunConfig
 from fedsim.data.dataset import FederatedDataset
 from fedsim.data.image_dataset import ImageDataset
 from fedsim.data.users_elsewhere import UsersElsewhere
 from fedsim.engines.flower_grid import FlowerGrid, Remote
-from fedsim.engines.nodes import AnyNode, Owners, all_users, check_alike
+from fedsim.engines.nodes import AnyNode, Owners, all_users
 from fedsim.errors import ConfigError
 from fedsim.flower_app.task import Task
 from fedsim.models.initialize import exchanged_tensors
@@ -49,8 +48,7 @@ class FlowerRuntime:
                 f"data.source: expected a file or folder of images in a deployment, found "
                 f"{config.data.source}; convert the data first"
             )
-        holdings = self._owners_of(config).wait_for(self._num_nodes)
-        check_alike(holdings, here.label_names, fedsim.__version__)
+        holdings = self._owners_of(config, here.label_names).wait_for(self._num_nodes)
         counts = np.sum([holding.label_counts for holding in holdings.values()], axis=0)
         return UsersElsewhere(here, all_users(holdings), counts)
 
@@ -58,15 +56,18 @@ class FlowerRuntime:
         self, config: RunConfig, model: nn.Module, dataset: FederatedDataset, place: Place
     ) -> AbstractContextManager[Grid]:
         """Start what scores here, and send what trains to the nodes."""
-        num_users = len(dataset.users("train"))
-        scoring = EngineConfig(checkpoint_every=config.engine.checkpoint_every)  # in process
+        users = dataset.users("train")
+        scoring = config.engine.model_copy(update={"name": "in_process"})
         here = config.model_copy(update={"engine": scoring})
-        local = build_grid(here, model, num_users, place.workers, place.states)
+        local = build_grid(here, model, len(users), place.workers, place.states)
         states = None if self._num_nodes else place.states
         remote = Remote(
             self._grid,
-            self._owners_of(config) if self._num_nodes else AnyNode(self._grid),
-            Task(config, states).to_record(place.run_id),
+            self._owners_of(config, dataset.label_names)
+            if self._num_nodes
+            else AnyNode(self._grid),
+            users,
+            Task(config, states).to_record(place.numbers),
             self._seconds,
             may_lose=bool(self._num_nodes) or config.privacy.central is not None,
             tell=place.tell,
@@ -74,11 +75,12 @@ class FlowerRuntime:
         sizes = [t.numel() * t.itemsize for t in exchanged_tensors(model).values()]
         return FlowerGrid(remote, local, sum(sizes))
 
-    def _owners_of(self, config: RunConfig) -> Owners:
-        """Return who holds whom under some data settings, which nodes are asked about once."""
+    def _owners_of(self, config: RunConfig, label_names: tuple[str, ...]) -> Owners:
+        """Return who holds whom under some data settings."""
         key = config.data.model_dump_json()
         if key not in self._owners:
-            self._owners[key] = Owners(self._grid, Task(config).to_record(), self._seconds)
+            question = Task(config).to_record()
+            self._owners[key] = Owners(self._grid, question, label_names, self._seconds)
         return self._owners[key]
 
 

@@ -1,5 +1,7 @@
 """The ServerApp: runs what a YAML file describes, with users on Flower's nodes."""
 
+import json
+import math
 import shlex
 import sys
 from collections.abc import Mapping
@@ -19,6 +21,9 @@ from fedsim.progress import shown_progress
 from fedsim.reporter import Failure
 
 app = ServerApp()
+
+KEYS = ("config", "overrides", "out", "num-nodes", "reply-seconds")
+"""Of the run config."""
 
 
 @app.main()
@@ -42,19 +47,25 @@ def serve(grid: Grid, run_config: Mapping[str, Any]) -> None:
     num_nodes, seconds = run_config["num-nodes"], run_config["reply-seconds"]
     if not isinstance(num_nodes, int) or num_nodes < 0:
         raise ConfigError(f"num-nodes: expected a whole number from 0 on, found {num_nodes!r}")
-    if not isinstance(seconds, int | float) or seconds <= 0:
+    if not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
         raise ConfigError(f"reply-seconds: expected a number above 0, found {seconds!r}")
     path = find_file(str(run_config["config"]))
     jobs = jobs_of(load_runs(path, shlex.split(str(run_config["overrides"]))))
     runtime = FlowerRuntime(grid, num_nodes, float(seconds))
     out = Path(str(run_config["out"])).expanduser()
-    told = " ".join(f'{key}="{run_config[key]}"' for key in ("config", "overrides"))
-    command = shlex.join(["flwr", "run", ".", "--run-config", told])
+    given = (f"{key}={_quoted(run_config[key])}" for key in KEYS)
+    command = shlex.join(["flwr", "run", ".", "--run-config", " ".join(given)])
     with shown_progress(Console(), 1) as shown:
         outcomes = run_jobs(jobs, out, shown, command=command, repeat_failed=True, runtime=runtime)
     for run_id, outcome in outcomes.items():
         if isinstance(outcome, Failure):
             raise EngineError(f"{run_id}: {outcome.message}\n{outcome.traceback}".rstrip())
+
+
+def _quoted(value: str | float) -> str:
+    """Return a value as ``flwr run --run-config`` takes it: TOML, without escaped quotes."""
+    text = json.dumps(value, ensure_ascii=False)
+    return f"'{value}'" if r"\"" in text else text
 
 
 def find_file(name: str) -> Path:

@@ -9,8 +9,9 @@ from typing import Any
 
 from flwr.app import ConfigRecord
 
-from fedsim.config import RunConfig
-from fedsim.errors import ConfigError
+from fedsim import __version__
+from fedsim.config import EngineConfig, RunConfig
+from fedsim.errors import ConfigError, first_line
 
 _SETTINGS, _STATES, _RUN = "settings", "states", "run"
 
@@ -30,30 +31,49 @@ class Task:
     config: RunConfig
     states: Path | None = None
 
-    def to_record(self, run_id: str = "") -> ConfigRecord:
-        """Return the form in which it travels."""
+    def to_record(self, numbers: str = "") -> ConfigRecord:
+        """Return the form in which it travels.
+
+        Args:
+            numbers: Names what the run's numbers depend on: runs in which that differs keep
+                different states of users.
+        """
         settings = json.dumps(self.config.model_dump(), allow_nan=False)
         states = str(self.states.absolute()) if self.states else ""
-        run = f"{self.config.name}/{run_id}"
-        return ConfigRecord({_SETTINGS: settings, _STATES: states, _RUN: run})
+        return ConfigRecord({_SETTINGS: settings, _STATES: states, _RUN: numbers})
 
     @classmethod
     def on_node(cls, record: ConfigRecord, node_config: Mapping[str, Any]) -> "Task":
         """Read it on a node, whose own data takes the place of the server's.
 
-        A node with data of its own keeps its users' states in its own folder or nowhere: a path
-        that the server names means nothing there.
+        A node with data of its own keeps its users' states in its own folder or nowhere, and
+        features of their images, if the settings have them kept, in the default folder: a path that
+        the server names means nothing there.
+
+        Raises:
+            ConfigError: The settings are not those of this release.
         """
-        config = RunConfig.model_validate(json.loads(str(record[_SETTINGS])))
+        try:
+            config = RunConfig.model_validate(json.loads(str(record[_SETTINGS])))
+        except (KeyError, ValueError) as error:
+            raise ConfigError(
+                f"settings from the server: expected those of fedsim {__version__}, as on this "
+                f"node, found others ({first_line(error)}); install the same release on every "
+                "machine"
+            ) from error
         if DATA not in node_config:
             states = str(record[_STATES])
             return cls(config, Path(states) if states else None)
         data = config.data.model_copy(update={"source": str(node_config[DATA])})
         folder = node_config.get(STATES)
-        # A digest, since the run's name comes from elsewhere and is no path here.
+        # A digest of what came from elsewhere, which is no path here.
         run = hashlib.sha256(str(record[_RUN]).encode()).hexdigest()[:16]
         own = Path(str(folder)) / run if folder else None
-        return cls(config.model_copy(update={"data": data}), own)
+        engine = config.engine
+        if engine.feature_cache is not None:
+            default = EngineConfig().feature_cache
+            engine = engine.model_copy(update={"feature_cache": default})
+        return cls(config.model_copy(update={"data": data, "engine": engine}), own)
 
 
 def check_states(task: Task, *, keeps: bool) -> None:

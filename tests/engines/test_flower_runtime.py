@@ -20,7 +20,6 @@ from fedsim import build
 from fedsim.attendance import Absent
 from fedsim.cohort import CohortSampler
 from fedsim.data.sources import open_dataset
-from fedsim.data.split import split_for_deployment
 from fedsim.reporter import Silence
 
 SETTINGS: dict[str, Any] = {
@@ -61,13 +60,6 @@ def yaml(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("yaml") / "tiny.yaml"
     path.write_text(json.dumps(SETTINGS))  # JSON is YAML
     return path
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("files")
-    list(split_for_deployment("openclipart", folder, 2))
-    return folder
 
 
 def in_process(out: Path) -> Path:
