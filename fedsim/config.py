@@ -129,9 +129,9 @@ class DataConfig(Section):
             1], ``imagenet`` is torchvision's, ``efficientnet_lite`` is (pixel - 127) / 128.
         max_images_per_user: A train user's images beyond this many are left out.
         population_size: Train users of the source ``synthetic``; the default is FLAIR's 41,131.
-        cache_mb: Decoded images are kept up to this many MiB, over all splits and processes: the
-            first that are read; others are decoded at each read. Features that are kept in memory
-            take up to as much more in each process.
+        cache_mb: Decoded images are kept up to this many MiB, over all splits and processes (on Ray
+            in each actor): the first that are read; others are decoded at each read. Features that
+            are kept in memory take up to as much more in each process.
     """
 
     source: str = "openclipart"
