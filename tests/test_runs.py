@@ -458,7 +458,8 @@ def test_strategies_of_one_s_own(yaml: Path, plugins: Path, strategy: str) -> No
         ("cases={a b: {}, a/b: {}}", 2, "found two that would be called a_b-seed0"),
         ("cases={centralized: {}} centralized={epochs: 1}", 2, "rename the case 'centralized'"),
         (
-            "data.augmentation=random_crop data.image_size=16 data.input_size=20",
+            "data={source: openclipart, labels: coarse, augmentation: random_crop, "
+            "image_size: 16, input_size: 20}",
             2,
             "input_size: exp",
         ),
