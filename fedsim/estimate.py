@@ -2,7 +2,6 @@
 
 import json
 import math
-import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from fedsim.errors import FedsimError
 from fedsim.jobs import Job
 from fedsim.kept_by_users import client_states_mb
 from fedsim.models.initialize import exchanged_tensors
+from fedsim.peak_memory import peak_bytes
 
 _SECONDS_TO_START = 4.0  # a process, its checks, the intervals on test
 _LARGEST_USER = 16  # images of the user who is trained on for the measurement
@@ -77,7 +77,7 @@ def memory_mb() -> float:
 
     It has built every part of a run, so a process that trains one needs about as much.
     """
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    return peak_bytes() / 1e6
 
 
 def _seconds(job: Job, config: RunConfig, dataset: FederatedDataset, pace: _Pace) -> float:

@@ -6,7 +6,7 @@ import importlib.metadata
 import json
 import math
 import platform
-import sys
+import resource
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,6 +37,7 @@ from fedsim.jobs import Job
 from fedsim.kept_scores import SCORES_FILE, KeptScores, keep_scores
 from fedsim.loop import Federation, train
 from fedsim.models.initialize import exchanged_tensors
+from fedsim.peak_memory import peak_bytes
 from fedsim.record import RunFolder
 from fedsim.reporter import Reporter
 from fedsim.run_few_shot import score_few_shot
@@ -317,19 +318,13 @@ def _summarize(parts: _Parts, state: RunState, initial: ArrayRecord) -> dict[str
     }
 
 
-def _peak_memory_mb() -> float | None:
+def _peak_memory_mb() -> float:
     """Return the peak resident memory of this process, plus that of its largest ended child.
 
     It is of all that the process did, so of a run that shares one with others it is an upper
-    bound; memory that both of them hold is counted twice. None where the system does not tell.
+    bound; memory that both of them hold is counted twice.
     """
-    if sys.platform == "win32":
-        return None
-    import resource
-
-    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    peaks = sum(resource.getrusage(kind).ru_maxrss for kind in kinds)
-    return peaks * (1 if sys.platform == "darwin" else 1024) / 1e6
+    return sum(map(peak_bytes, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))) / 1e6
 
 
 def versions() -> dict[str, str]:

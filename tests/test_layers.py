@@ -9,7 +9,18 @@ ROOT = Path(__file__).parents[1] / "fedsim"
 
 # From the bottom; a file imports only from lower lines, or from its own subfolder.
 LAYERS = [
-    {"", "errors", "streams", "arrays", "loss", "printable", "nearest", "yaml_text", "run_id"},  # 0
+    {
+        "",
+        "errors",
+        "streams",
+        "arrays",
+        "loss",
+        "printable",
+        "nearest",
+        "yaml_text",
+        "run_id",
+        "peak_memory",
+    },  # 0
     {"parameters"},  # 1
     {"config", "plugins", "flower_seam", "data", "models", "metrics", "privacy"},
     {"sweep", "schedule"},

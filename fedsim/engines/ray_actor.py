@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import resource
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from fedsim.engines.unit import Unit, execute
 from fedsim.engines.workers import keep_freed_memory
 from fedsim.errors import FedsimError
 from fedsim.flower_seam import ensure_task_identity, to_arrays
+from fedsim.peak_memory import peak_bytes
 from fedsim.update_sum import ARRAYS
 
 
@@ -69,8 +69,7 @@ class RayActor:
 
     def peak_memory(self) -> int:
         """Return the most resident memory that this process has held so far, in bytes."""
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak * (1 if sys.platform == "darwin" else 1024)
+        return peak_bytes()
 
     def _fetched(self, published: list[Any]) -> ArrayRecord:
         """Return the published record: copied out of the store once, not once a unit."""
