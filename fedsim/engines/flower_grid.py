@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from types import TracebackType
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
@@ -12,6 +11,7 @@ from flwr.serverapp import Grid
 
 from fedsim.data.dataset import UserTable
 from fedsim.engines.exchange import UNREACHABLE, Exchange, Lost
+from fedsim.engines.message_grid import MessageGrid
 from fedsim.engines.nodes import Nodes, Tell
 from fedsim.engines.pack import pack
 from fedsim.engines.user_grid import UserGrid
@@ -48,7 +48,7 @@ class Remote:
     tell: Tell
 
 
-class FlowerGrid(Grid):
+class FlowerGrid(MessageGrid):
     """A Grid whose users train on Flower's nodes; all other messages are answered here.
 
     A node can't fold, since the users of a block may be on several: each user's arrays come back,
@@ -135,33 +135,11 @@ class FlowerGrid(Grid):
         """Return all users' nodes, as every engine does; they are not Flower's."""
         return self._local.get_node_ids()
 
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        """Make a message, as Flower's own Grids do."""
-        return self._local.create_message(*args, **kwargs)
-
-    def set_run(self, run: Any) -> None:
-        """Do nothing: Flower has set it."""
-
     @property
     def run(self) -> Any:
         """Flower's run."""
         return self._remote.grid.run
 
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Not offered: a message to a user is not one to a node."""
-        raise NotImplementedError("use send_and_receive")
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Not offered: a message to a user is not one to a node."""
-        raise NotImplementedError("use send_and_receive")
-
-    def __enter__(self) -> "FlowerGrid":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """End what scores here."""
         self._local.close()

@@ -1,12 +1,11 @@
 """The Grid whose nodes are the users; an executor says where their messages are answered."""
 
 from collections.abc import Iterable, Iterator
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
-from flwr.app import Message, RecordDict
-from flwr.serverapp import Grid
+from flwr.app import Message
 
+from fedsim.engines.message_grid import MessageGrid
 from fedsim.engines.unit import Unit, split_into_units
 from fedsim.flower_seam import ensure_task_identity
 from fedsim.replies import Replies
@@ -29,7 +28,7 @@ class Executor(Protocol):
         ...
 
 
-class UserGrid(Grid):
+class UserGrid(MessageGrid):
     """A Grid with a node per user. The results do not depend on the executor, bit for bit.
 
     Args:
@@ -62,44 +61,11 @@ class UserGrid(Grid):
         """Return all users' nodes."""
         return range(1, self._num_users + 1)
 
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """Make a message, as Flower's own Grids do."""
-        return Message(content, dst_node_id, message_type, group_id=group_id, ttl=ttl)
-
-    def set_run(self, run: Any) -> None:
-        """Do nothing: there is one run per Grid."""
-
     @property
     def run(self) -> Any:
         """Not kept: a run's settings are in its folder."""
         raise NotImplementedError("fedsim's Grids hold no Flower run; see config.yaml")
 
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Not offered: replies are computed when they are read."""
-        raise NotImplementedError("use send_and_receive")
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Not offered: replies are computed when they are read."""
-        raise NotImplementedError("use send_and_receive")
-
     def close(self) -> None:
         """End the workers, whatever they are doing."""
         self._executor.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -39,7 +39,7 @@ from fedsim.engines.user_grid import UserGrid
 from fedsim.errors import ConfigError, EngineError
 from fedsim.evaluation.scoring import SplitScorer
 from fedsim.experiment import processes_for
-from fedsim.flower_seam import to_arrays, to_record
+from fedsim.flower_seam import ensure_task_identity, to_arrays, to_record
 from fedsim.foreign import ForeignStrategy
 from fedsim.jobs import Job
 from fedsim.privacy.central import CentralGaussian
@@ -86,6 +86,7 @@ def here() -> Iterator[UserGrid]:
 
 @pytest.fixture(scope="module")
 def ray() -> Iterator[Any]:
+    ensure_task_identity()  # as a Grid does, so that a test may be run by itself
     disconnect = connect(None)
     yield import_ray()
     disconnect()
