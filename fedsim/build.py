@@ -190,7 +190,7 @@ def build_learner(config: RunConfig, model: nn.Module, dataset: FederatedDataset
     cache = FeatureCache(
         folder=Path(folder).expanduser() if folder is not None else None,
         max_bytes=data.cache_mb * 2**20,
-        data=_name_of_images(data, dataset),
+        data=functools.partial(_name_of_images, data, dataset),
     )
     return on_features_if_frozen(images, data.input_size or data.image_size, cache)
 

@@ -1,6 +1,7 @@
 """What is trained, and on what: a model on images, or its last layer alone on stored features."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -50,12 +51,12 @@ class FeatureCache:
         folder: Of files that processes and runs share; None for this process's memory.
         max_bytes: Of features in memory, over all splits.
         data: Names the images, their order and their transform; None if nothing does, and then
-            features stay in memory.
+            features stay in memory. Asked only where features are used: it hashes an index.
     """
 
     folder: Path | None
     max_bytes: int
-    data: str | None
+    data: Callable[[], str | None]
 
 
 def on_features_if_frozen(images: Learner, side: int, cache: FeatureCache) -> Learner:
@@ -78,9 +79,9 @@ def on_features_if_frozen(images: Learner, side: int, cache: FeatureCache) -> Le
         if head is None:
             return images
         key = None
-        if cache.folder is not None and cache.data is not None:
+        if cache.folder is not None and (data := cache.data()) is not None:
             made_by = f"{backbone_sha256(images.model, head, shape)} {images.channels_last}"
-            key = hashlib.sha256(f"{cache.data} {made_by}".encode()).hexdigest()[:32]
+            key = hashlib.sha256(f"{data} {made_by}".encode()).hexdigest()[:32]
     return Learner(head, FeatureDataset(images, head, cache, key), FeaturesAsInputs(), False)
 
 

@@ -16,7 +16,7 @@ from fedsim.training.local import LocalSettings
 from fedsim.training.trainer import Trainer
 from fedsim.update_sum import FoldRule
 
-IN_MEMORY = FeatureCache(None, 10**6, None)
+IN_MEMORY = FeatureCache(None, 10**6, lambda: None)
 SETTINGS = LocalSettings(2, 4, 0.3, channels_last=True)
 
 
@@ -82,7 +82,7 @@ def test_a_second_run_reads_no_image(tmp_path: Path) -> None:
         model, dataset = frozen(), Watched()
         with torch.no_grad():
             model.body[0].bias[0] += change
-        cache = FeatureCache(tmp_path, 0, data)
+        cache = FeatureCache(tmp_path, 0, lambda: data)
         learner = on_features_if_frozen(on_images(model, dataset), SIDE, cache)
         numbers = np.arange(40)
         found = learner.dataset.load("train", numbers).images
