@@ -13,10 +13,10 @@ _SIDE_BY_SIDE = 2_000_000  # elements of all updates together
 _CACHED = 131_072  # elements that stay in a core's cache between two operations
 
 
-def zeros_like(arrays: Arrays) -> Arrays:
-    """Return contiguous zeros of the same names, shapes and dtypes."""
+def zeros_like(arrays: Arrays, device: torch.device | None = None) -> Arrays:
+    """Return contiguous zeros of the same names, shapes and dtypes; by default on their device."""
     return {
-        name: torch.zeros_like(a, memory_format=torch.contiguous_format)
+        name: torch.zeros_like(a, memory_format=torch.contiguous_format, device=device)
         for name, a in arrays.items()
     }
 

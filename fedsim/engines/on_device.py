@@ -5,7 +5,6 @@ import copy
 import torch
 from flwr.app import ArrayRecord, Message, RecordDict
 
-from fedsim.arrays import Arrays
 from fedsim.flower_seam import to_arrays, to_record
 from fedsim.update_sum import ARRAYS
 
@@ -23,11 +22,6 @@ def sent_to(device: torch.device, messages: tuple[Message, ...]) -> tuple[Messag
         copied.content = RecordDict({**message.content, ARRAYS: moved[id(record)]})
         there.append(copied)
     return tuple(there)
-
-
-def zeros_on(device: torch.device, like: Arrays) -> Arrays:
-    """Return contiguous zeros of the same names, shapes and dtypes on a device."""
-    return {name: torch.zeros(a.shape, dtype=a.dtype, device=device) for name, a in like.items()}
 
 
 def back_on_cpu(reply: Message) -> Message:

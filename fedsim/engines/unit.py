@@ -10,9 +10,9 @@ import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedsim.arrays import Arrays, one_thread
+from fedsim.arrays import Arrays, one_thread, zeros_like
 from fedsim.engines.client_app import LocalClientApp
-from fedsim.engines.on_device import back_on_cpu, sent_to, zeros_on
+from fedsim.engines.on_device import back_on_cpu, sent_to
 from fedsim.errors import EngineError, FedsimError
 from fedsim.flower_seam import to_arrays
 from fedsim.update_sum import ARRAYS, FOLD, ROUND, USER, FoldRule, UpdateSum
@@ -97,7 +97,7 @@ def _trained_in_turn(
         tensor.zero_()
     grown = total
     if device.type != "cpu":  # there the whole block is trained, clipped and folded
-        messages, grown = sent_to(device, messages), zeros_on(device, total)
+        messages, grown = sent_to(device, messages), zeros_like(total, device)
     block = UpdateSum(grown)
     for message, coming in zip(messages, (*messages[1:], following), strict=True):
         reply = _call(app, message, coming)
