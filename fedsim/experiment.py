@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -117,6 +117,11 @@ def run(
     with shown_progress(Console(), processes_for(jobs)[0]) as shown:
         told = reporter or shown
         outcomes = run_jobs(jobs, Path(out), told, command=_FROM_PYTHON, repeat_failed=True)
+    return summaries_of(outcomes)
+
+
+def summaries_of(outcomes: Mapping[str, Outcome]) -> dict[str, dict[str, Any]]:
+    """Return the runs' summaries by id, or raise EngineError for the first that failed."""
     summaries = {}
     for run_id, outcome in outcomes.items():
         if isinstance(outcome, Failure):

@@ -13,12 +13,11 @@ from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
 from fedsim.config_file import load_runs
-from fedsim.errors import ConfigError, EngineError
-from fedsim.experiment import run_jobs
+from fedsim.errors import ConfigError
+from fedsim.experiment import run_jobs, summaries_of
 from fedsim.flower_app.runtime import FlowerRuntime
 from fedsim.jobs import jobs_of
 from fedsim.progress import shown_progress
-from fedsim.reporter import Failure
 
 app = ServerApp()
 
@@ -57,9 +56,7 @@ def serve(grid: Grid, run_config: Mapping[str, Any]) -> None:
     command = shlex.join(["flwr", "run", ".", "--run-config", " ".join(given)])
     with shown_progress(Console(), 1) as shown:
         outcomes = run_jobs(jobs, out, shown, command=command, repeat_failed=True, runtime=runtime)
-    for run_id, outcome in outcomes.items():
-        if isinstance(outcome, Failure):
-            raise EngineError(f"{run_id}: {outcome.message}\n{outcome.traceback}".rstrip())
+    summaries_of(outcomes)
 
 
 def _quoted(value: str | float) -> str:
