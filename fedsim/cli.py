@@ -45,14 +45,11 @@ def main() -> None:
     signal.signal(signal.SIGINT, _stop_at_once)
     try:
         app()
-    except FedsimError as error:
-        print(f"fedsim: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
     except Exception as error:
-        full = unwritable(error, "the disk") if isinstance(error, OSError) else None
-        if full is not None:
-            print(f"fedsim: {full}", file=sys.stderr)
-            sys.exit(full.exit_code)
+        told = error if isinstance(error, FedsimError) else unwritable(error, "the disk")
+        if told is not None:
+            print(f"fedsim: {told}", file=sys.stderr)
+            sys.exit(told.exit_code)
         traceback.print_exc()
         print("fedsim: this is a bug, please report it with the lines above", file=sys.stderr)
         sys.exit(1)

@@ -44,14 +44,15 @@ class CheckpointError(FedsimError):
     exit_code = 6
 
 
-def unwritable(error: OSError, place: object) -> CheckpointError | None:
+def unwritable(error: Exception, place: object) -> CheckpointError | None:
     """Return what to say of a full or read-only disk; None for any other error.
 
     Args:
-        error: What writing raised.
+        error: Any.
         place: What was written to, if the error does not know.
     """
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+    if not isinstance(error, OSError) or error.errno not in full:
         return None
     return CheckpointError(
         f"{error.filename or place}: expected to write, found {error.strerror}; free some space or "

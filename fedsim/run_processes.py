@@ -84,12 +84,10 @@ def attempt(
     """Run a job and tell its end; whatever stops it is returned."""
     try:
         summary = run_job(job, folder, reporter, workers, runtime)
-    except FedsimError as error:
-        failure = Failure(str(error), error.exit_code)
     except Exception as error:
-        full = unwritable(error, folder.path) if isinstance(error, OSError) else None
-        if full is not None:
-            failure = Failure(str(full), full.exit_code)
+        told = error if isinstance(error, FedsimError) else unwritable(error, folder.path)
+        if told is not None:
+            failure = Failure(str(told), told.exit_code)
         else:
             failure = Failure(f"{type(error).__name__}: {error}", 1, traceback.format_exc())
     else:

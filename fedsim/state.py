@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from flwr.app import ArrayRecord
 
-from fedsim.errors import CheckpointError
+from fedsim.errors import CheckpointError, first_line
 from fedsim.flower_seam import to_arrays, to_record
 
 _FORMAT = 1
@@ -168,7 +168,7 @@ def load_checkpoint(path: Path, settings: dict[str, Any]) -> RunState:
 
 
 def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0][:120]}" if str(error) else "empty"
+    return f"{type(error).__name__}: {first_line(error)[:120]}" if str(error) else "empty"
 
 
 def _differing(found: Any, expected: Any, prefix: str = "") -> list[str]:

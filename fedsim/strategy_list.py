@@ -14,7 +14,7 @@ from fedsim.cohort import CohortSampler
 from fedsim.cohort_strategy import CohortStrategy
 from fedsim.config import RunConfig
 from fedsim.data.dataset import UserTable
-from fedsim.errors import FedsimError
+from fedsim.errors import FedsimError, first_line
 from fedsim.plugins import registered, resolve
 from fedsim.privacy.central import CentralGaussian
 from fedsim.strategy import SumStrategy
@@ -74,7 +74,7 @@ def _listed(name: str) -> Listed:
             state_copies=part and part[1],
         )
     except FedsimError as error:
-        return Listed(name, target, _source_of(name, None), fault=str(error).splitlines()[0])
+        return Listed(name, target, _source_of(name, None), fault=first_line(error))
 
 
 def _parameters_of(factory: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from fedsim.audit.findings import Finding, collected, figure, judged
 from fedsim.audit.rounds import Answer, Answers, directed, nothing, stand_in
 from fedsim.audit.strategy_rounds import MadeUpClients
 from fedsim.cohort import CohortSampler
-from fedsim.errors import FedsimError
+from fedsim.errors import FedsimError, first_line
 from fedsim.flower_seam import to_arrays, to_record
 from fedsim.strategy import SumStrategy
 from fedsim.strategy_checks import check_aggregate, named_faults
@@ -187,7 +187,7 @@ def _outcome(run: Callable[[], Arrays]) -> _Outcome:
     try:
         arrays = run()
     except FedsimError as error:
-        told = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        told = f"{type(error).__name__}: {first_line(error)}"
         return _Outcome(error, told if len(told) <= 120 else f"{told[:117]}...")
     largest = max(float(tensor.abs().max()) for tensor in arrays.values())
     return _Outcome(None, f"a finite model, largest number {figure(largest)}")

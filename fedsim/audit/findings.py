@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from fedsim.errors import FedsimError
+from fedsim.errors import FedsimError, first_line
 
 Verdict = Literal["pass", "FAIL", "not applicable"]
 
@@ -51,8 +51,9 @@ def collected(checks: Iterable[tuple[str, Callable[[], list[Finding]]]]) -> list
         try:
             findings += check()
         except FedsimError as error:
-            told = str(error).splitlines()[0]
-            findings.append(judged(name, "rounds that can be run", "an error", False, told))
+            findings.append(
+                judged(name, "rounds that can be run", "an error", False, first_line(error))
+            )
     return findings
 
 

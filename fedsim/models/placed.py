@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from fedsim.errors import ConfigError
+from fedsim.errors import ConfigError, first_line
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -27,7 +27,7 @@ def placed(model: nn.Module, device: str, precision: Precision = "float32") -> n
     try:
         model.to(torch.device(device))
     except (RuntimeError, AssertionError) as error:  # AssertionError: a build without CUDA
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error) or type(error).__name__
         raise ConfigError(
             f"model.device: expected a device that torch can use here, found {device!r} ({reason});"
             " set it to cpu, or install a torch that fits the machine's GPU and driver"
