@@ -1,6 +1,5 @@
 """One run of a plain Flower FedAvg app for ``parity.py``, in Flower's simulation on Ray."""
 
-import argparse
 import os
 import random
 import tempfile
@@ -24,7 +23,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
-from parity_model import LABELS, flat, make_model
+from parity_model import LABELS, flat, make_model, run_parser
 
 
 class UniformFedAvg(FedAvg):
@@ -58,13 +57,7 @@ def num_users(path: Path) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("data", "out"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    parser.add_argument("--weights", required=True)
-    for name in ("seed", "rounds", "cohort-size", "batch-size"):
-        parser.add_argument(f"--{name}", type=int, required=True)
-    parser.add_argument("--learning-rate", type=float, required=True)
+    parser = run_parser(__doc__)
     args = parser.parse_args()
     os.environ[client.DATA_VARIABLE] = str(args.data.resolve())
     population = num_users(args.data)

@@ -1,5 +1,6 @@
-"""The network that all peers of ``parity.py`` train, and how a file of pfl's layout is read."""
+"""What all peers of ``parity.py`` share: the network, how data are read, what a run is told."""
 
+import argparse
 from pathlib import Path
 
 import h5py
@@ -46,3 +47,15 @@ def read_users(path: Path) -> list[tuple[torch.Tensor, torch.Tensor]]:
 def flat(model: nn.Module) -> np.ndarray:
     """Return the parameters as one vector."""
     return torch.cat([p.detach().flatten() for p in model.parameters()]).numpy().copy()
+
+
+def run_parser(description: str | None) -> argparse.ArgumentParser:
+    """Return the parser of the options that every framework's run has."""
+    parser = argparse.ArgumentParser(description=description)
+    for name in ("data", "out"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    parser.add_argument("--weights", required=True)
+    for name in ("seed", "rounds", "cohort-size", "batch-size"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--learning-rate", type=float, required=True)
+    return parser

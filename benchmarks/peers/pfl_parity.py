@@ -1,13 +1,11 @@
 """One run of pfl-research 0.6 for ``parity.py``: its own algorithm, sampler, clipping and noise."""
 
-import argparse
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from parity_model import LABELS, flat, make_model, read_users
+from parity_model import LABELS, flat, make_model, read_users, run_parser
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.aggregate.weighting import WeightByUser
 from pfl.algorithm.base import NNAlgorithmParams
@@ -76,13 +74,7 @@ def without_replacement(num_users: int, cohort_size: int) -> Callable[[], int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("data", "out"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    parser.add_argument("--weights", required=True)
-    for name in ("seed", "rounds", "cohort-size", "batch-size"):
-        parser.add_argument(f"--{name}", type=int, required=True)
-    parser.add_argument("--learning-rate", type=float, required=True)
+    parser = run_parser(__doc__)
     parser.add_argument("--clipping-norm", type=float)
     parser.add_argument("--noise-stddev-sum", type=float)
     parser.add_argument("--drawn-alike", type=int, default=0)
