@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from fedsim.errors import ConfigError
+from fedsim.models.arguments import check_num_labels
 
 _GROUPS = 8
 _GRID = 4
@@ -42,11 +43,7 @@ class Cnn(nn.Module):
 
     def __init__(self, num_labels: int, *, channels: tuple[int, ...] = (16, 32, 64)) -> None:
         super().__init__()
-        if num_labels < 1:
-            raise ConfigError(
-                f"Cnn: expected num_labels of at least 1, found {num_labels}; set it to the number "
-                "of labels of the data"
-            )
+        check_num_labels("Cnn", num_labels)
         if not channels or not all(
             0 < c <= _GROUPS or (c > 0 and c % _GROUPS == 0) for c in channels
         ):

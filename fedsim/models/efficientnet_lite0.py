@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.functional import pad, relu6
 
 from fedsim.errors import ConfigError
+from fedsim.models.arguments import check_num_labels, check_trainable, train_only
 from fedsim.models.frozen_batch_norm import FrozenBatchNorm2d
 from fedsim.models.state_file import State, load_but_for_head, read_state
 
@@ -90,16 +91,8 @@ def efficientnet_lite0(
         >>> [name for name, p in model.named_parameters() if p.requires_grad]
         ['_fc.weight', '_fc.bias']
     """
-    if num_labels < 1:
-        raise ConfigError(
-            f"efficientnet_lite0: expected num_labels of at least 1, found {num_labels}; set it to "
-            "the number of labels of the data"
-        )
-    if trainable not in ("all", "head"):
-        raise ConfigError(
-            f"efficientnet_lite0: expected trainable to be all or head, found {trainable!r}; use "
-            "one of them"
-        )
+    check_num_labels("efficientnet_lite0", num_labels)
+    check_trainable("efficientnet_lite0", trainable)
     model = EfficientNetLite0(num_labels)
     if weights is not None:
         state = (
@@ -110,8 +103,7 @@ def efficientnet_lite0(
         misfit = f"efficientnet_lite0: expected {weights} to hold an EfficientNet-Lite0"
         load_but_for_head(model, state, "_fc", misfit)
     if trainable == "head":
-        model.requires_grad_(False)
-        model._fc.requires_grad_(True)
+        train_only(model, model._fc)
     return model
 
 

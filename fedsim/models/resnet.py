@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from fedsim.errors import ConfigError
+from fedsim.models.arguments import check_num_labels, check_trainable, train_only
 from fedsim.models.frozen_batch_norm import FrozenBatchNorm2d
 from fedsim.models.resnet_weights import load_weights
 
@@ -51,21 +52,13 @@ def resnet18(
         >>> sum(p.numel() for p in model.parameters())
         11185233
     """
-    if num_labels < 1:
-        raise ConfigError(
-            f"resnet18: expected num_labels of at least 1, found {num_labels}; set it to the "
-            "number of labels of the data"
-        )
-    if trainable not in ("all", "head"):
-        raise ConfigError(
-            f"resnet18: expected trainable to be all or head, found {trainable!r}; use one of them"
-        )
+    check_num_labels("resnet18", num_labels)
+    check_trainable("resnet18", trainable)
     model = ResNet18(num_labels, _norm_layer(norm))
     if weights is not None:
         load_weights(model, weights, norm)
     if trainable == "head":
-        model.requires_grad_(False)
-        model.fc.requires_grad_(True)
+        train_only(model, model.fc)
     return model
 
 
