@@ -63,11 +63,13 @@ PEERS = {
     "fedsim-1": Peer("fedsim", "fedsim_peer.py", ("--workers=1",)),
     "fedsim-2": Peer("fedsim", "fedsim_peer.py", ("--workers=2",)),
     "fedsim-2-dp": Peer("fedsim", "fedsim_peer.py", ("--workers=2", "--central-dp")),
+    "fedsim-2-bfloat16": Peer("fedsim", "fedsim_peer.py", ("--workers=2", "--bfloat16")),
     "fedsim-ray-2": Peer("fedsim", "fedsim_peer.py", ("--workers=2", "--ray")),
     "bare-nchw": Peer("fedsim", "bare_loop.py", ("--layout=nchw",)),
     "bare-channels-last": Peer("fedsim", "bare_loop.py", ("--layout=channels-last",)),
     "pfl-1": Peer("pfl", "pfl_peer.py", ()),
     "pfl-2": Peer("pfl", "pfl_peer.py", (), launcher=TORCHRUN),
+    "pfl-2-bfloat16": Peer("pfl", "pfl_peer.py", ("--bfloat16",), launcher=TORCHRUN),
     "flower-1000": Peer("flower", "flower_peer.py", ("--nodes=1000",), polls=True),
     "flower-41131": Peer("flower", "flower_peer.py", ("--nodes=41131",), polls=True),
 }

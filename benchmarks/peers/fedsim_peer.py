@@ -24,6 +24,7 @@ from fedsim.engines.in_process import InProcessGrid
 from fedsim.engines.ray_grid import RayGrid
 from fedsim.engines.user_grid import UserGrid
 from fedsim.flower_seam import to_arrays, to_record
+from fedsim.models.placed import Precision, placed
 from fedsim.privacy.central import CentralGaussian
 from fedsim.training.local import LocalSettings
 from fedsim.training.trainer import Trainer
@@ -53,10 +54,11 @@ class MappedDataset:
         return Examples(torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(labels))
 
 
-def make_app(folder: Path) -> ClientApp:
+def make_app(folder: Path, precision: Precision) -> ClientApp:
     transform = Transform("none", IMAGE_SHAPE[0], (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
     settings = LocalSettings(epochs=1, batch_size=BATCH_SIZE, learning_rate=LEARNING_RATE)
-    return client_app(Trainer(make_model(), MappedDataset(folder), transform, settings, seed=SEED))
+    model = placed(make_model(), "cpu", precision)
+    return client_app(Trainer(model, MappedDataset(folder), transform, settings, seed=SEED))
 
 
 def main() -> None:
@@ -65,6 +67,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--ray", action="store_true", help="train in Ray actors")
     parser.add_argument("--central-dp", action="store_true", help="clip users and noise the sum")
+    parser.add_argument("--bfloat16", action="store_true", help="multiply in bfloat16")
     args = parser.parse_args()
 
     channel = Channel()
@@ -75,7 +78,7 @@ def main() -> None:
     if args.central_dp:
         mechanism = CentralGaussian(0.1, 1.0, COHORT_SIZE, COHORT_SIZE, SEED)
     strategy.compose(CohortSampler(users, COHORT_SIZE, "fixed_size", SEED), mechanism)
-    make = functools.partial(make_app, args.data)
+    make = functools.partial(make_app, args.data, "bfloat16" if args.bfloat16 else "float32")
     grid: UserGrid = (
         RayGrid(make, num_users=len(users), num_actors=args.workers)
         if args.ray

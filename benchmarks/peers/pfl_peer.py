@@ -95,6 +95,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--layout", choices=LAYOUTS, default="channels-last")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--bfloat16", action="store_true", help="multiply in bfloat16")
     args = parser.parse_args()
 
     launched = "TORCHELASTIC_RUN_ID" in os.environ  # then torchrun is at the top of the tree
@@ -112,6 +113,7 @@ def main() -> None:
         network,
         local_optimizer_create=torch.optim.SGD,
         central_optimizer=torch.optim.SGD(network.parameters(), lr=1.0),
+        amp_dtype=torch.bfloat16 if args.bfloat16 else None,
     )
     rounds = Rounds(network, channel)
     if channel:
