@@ -593,16 +593,6 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _example_level_is_exact(self) -> "RunConfig":
-        pooled = self.centralized.example_level if self.centralized else None
-        if self.model.precision != "float32" and (self.privacy.example_level or pooled):
-            raise ValueError(
-                "model.precision: expected float32 under example-level DP-SGD, whose clipping is "
-                f"of each example's exact gradient, found {self.model.precision}; leave it out"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _resolve_personalization(self) -> "RunConfig":
         own = self.evaluation.personalization
         if own is not None:

@@ -52,17 +52,6 @@ def test_the_bad_settings_of_central_dp_are_told_together(tmp_path: Path) -> Non
     assert all(";" in fault for fault in faults), "each has its remedy"
 
 
-def test_example_level_dp_is_not_computed_in_bfloat16() -> None:
-    private = {"max_grad_norm": 1.0, "noise_multiplier": 1.0}
-    for sections in (
-        {"privacy": {"example_level": private}},
-        {"centralized": {"example_level": {**private, "epochs": 1}}},
-    ):
-        config(model={"precision": "float32"}, **sections)
-        with pytest.raises(ValueError, match=r"model\.precision: expected float32"):
-            config(model={"precision": "bfloat16"}, **sections)
-
-
 def test_a_cohort_that_is_too_small_for_krum_is_told_before_any_work() -> None:
     krum = {"name": "krum", "num_malicious": 2}
     (fault,) = settings_faults(config(federated={"cohort_size": 6}, strategy=krum), 285)

@@ -12,12 +12,13 @@ from opacus.grad_sample.functorch import ft_compute_per_sample_gradient
 from torch import nn
 
 from fedsim.errors import PrivacyError
+from fedsim.privacy.layer_gradients import ByParameter, LayerGradients, layer_gradients
 
 
 class DirectHooks(GradSampleHooks):  # type: ignore[misc]  # opacus is untyped
-    """Keeps each per-example gradient as Opacus's rule for the layer returns it.
+    """Keeps per-example gradients as each layer gives them, by Opacus's rule or without one.
 
-    Opacus itself copies it into a buffer of zeros first, to add up what several uses of one
+    Opacus itself copies them into a buffer of zeros first, to add up what several uses of one
     parameter contribute; here such a parameter is refused, and an eighth of a step is saved.
 
     Hooks do nothing unless ``hooks_enabled``. While they are, the inputs of the first trainable
@@ -33,7 +34,7 @@ class DirectHooks(GradSampleHooks):  # type: ignore[misc]  # opacus is untyped
         # strict would refuse every trainable layer with buffers; the caller has checked them.
         super().__init__(model, loss_reduction="sum", strict=False)
         self.disable_hooks()
-        self.gradients: dict[nn.Parameter, torch.Tensor] = {}
+        self.layers: list[LayerGradients] = []
         self.leaves: list[torch.Tensor] = []
         self._activations: dict[nn.Module, list[torch.Tensor]] = {}
         self._seen: set[nn.Parameter] = set()
@@ -45,7 +46,7 @@ class DirectHooks(GradSampleHooks):  # type: ignore[misc]  # opacus is untyped
 
     def forget(self) -> None:
         """Drop all gradients, activations and leaves, also those of a pass that failed."""
-        self.gradients = {}
+        self.layers = []
         self.leaves = []
         self._activations = {}
         self._seen = set()
@@ -81,7 +82,7 @@ class DirectHooks(GradSampleHooks):  # type: ignore[misc]  # opacus is untyped
                     "be added up; give each use its own parameter"
                 )
             self._seen.add(parameter)
-        self._activations[module] = [tensor.detach() for tensor in forward_input]
+        self._activations[module] = [_precise(tensor, module) for tensor in forward_input]
 
     def capture_backprops_hook(
         self,
@@ -91,15 +92,27 @@ class DirectHooks(GradSampleHooks):  # type: ignore[misc]  # opacus is untyped
         loss_reduction: str,
         batch_first: bool,
     ) -> None:
-        """Apply Opacus's rule for the layer and keep what it returns."""
+        """Keep what the layer gives."""
         if not self.hooks_enabled:
             return
-        rule = self.GRAD_SAMPLERS.get(type(module), ft_compute_per_sample_gradient)
-        # Opacus unfolds a convolution's input by strides that it takes to be contiguous: with
-        # channels_last it returns wrong gradients and says nothing.
-        activations = [tensor.contiguous() for tensor in self._activations.pop(module)]
-        gradients = rule(module, activations, grad_output[0].detach())
-        self.gradients |= {p: g for p, g in gradients.items() if p.requires_grad}
+        activations = self._activations.pop(module)
+        backprops = _precise(grad_output[0], module)
+
+        def rule() -> ByParameter:
+            rule_of_layer = self.GRAD_SAMPLERS.get(type(module), ft_compute_per_sample_gradient)
+            # Opacus unfolds a convolution's input by strides that it takes to be contiguous: with
+            # channels_last it returns wrong gradients and says nothing.
+            contiguous = [tensor.contiguous() for tensor in activations]
+            found: ByParameter = rule_of_layer(module, contiguous, backprops)
+            return found
+
+        self.layers += layer_gradients(module, activations[0], backprops, rule)
+
+
+def _precise(tensor: torch.Tensor, module: nn.Module) -> torch.Tensor:
+    """Return a tensor with its layer's dtype: under autocast it has another, too coarse to sum."""
+    dtype = next(module.parameters()).dtype
+    return tensor.detach().to(dtype) if tensor.is_floating_point() else tensor.detach()
 
 
 def has_rule(module: nn.Module) -> bool:

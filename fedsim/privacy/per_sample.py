@@ -1,7 +1,7 @@
 """Example-level DP-SGD: per-example gradients, clipped, summed and noised (Abadi et al. 2016)."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -11,13 +11,11 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from fedsim.errors import EngineError, PrivacyError
 from fedsim.loss import label_mean_loss
+from fedsim.privacy.layer_gradients import LayerGradients
 
 ExampleLoss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """From logits (n, labels) and targets (n, labels) to one loss per example, shape (n,)."""
 
-# In one thread float32 sums of squares are off by up to 2e-7 over 256 elements, but by 2e-6 over
-# 4,096 and by 7e-4 over a million equal ones; a clipped gradient would be that much too long.
-_CHUNK = 256
 _GRADIENT_ELEMENTS = 2**28  # of per-example gradients that are in memory at a time: 1 GiB
 
 
@@ -98,8 +96,8 @@ class PerSampleGradients:
         if num_examples == 0:
             zeros = [_contiguous_zeros(p) for p in self._parameters]
             return ClippedSum(zeros, torch.zeros((), device=images.device), 0)
-        loss, gradients = self._per_example(images, targets)
-        norms = _norms([g for g in gradients if g is not None], num_examples)
+        loss, layers = self._per_example(images, targets)
+        norms = torch.stack([layer.squared_norms() for layer in layers]).sum(dim=0).sqrt()
         if not bool(torch.isfinite(norms).all()):
             bad = torch.nonzero(~torch.isfinite(norms)).flatten().tolist()
             raise EngineError(
@@ -108,12 +106,8 @@ class PerSampleGradients:
                 "data"
             )
         factors = torch.clamp(max_grad_norm / norms.clamp(min=1e-300), max=1.0)
-        total = [
-            _contiguous_zeros(p)
-            if g is None
-            else (factors.to(g.dtype) @ g.reshape(num_examples, -1)).view(p.shape)
-            for p, g in zip(self._parameters, gradients, strict=True)
-        ]
+        sums = {p: total for layer in layers for p, total in layer.weighted_sums(factors).items()}
+        total = [sums[p] if p in sums else _contiguous_zeros(p) for p in self._parameters]
         return ClippedSum(total, loss, int((norms > max_grad_norm).sum()))
 
     def close(self) -> None:
@@ -123,8 +117,8 @@ class PerSampleGradients:
 
     def _per_example(
         self, images: torch.Tensor, targets: torch.Tensor
-    ) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
-        """Return the summed loss, and per parameter gradients of shape (n, *parameter.shape)."""
+    ) -> tuple[torch.Tensor, list[LayerGradients]]:
+        """Return the summed loss, and what the layers that it depends on give."""
         hooks = self._hooks
         hooks.forget()
         hooks.enable_hooks()
@@ -138,7 +132,7 @@ class PerSampleGradients:
                     )
                 loss = losses.sum()
             torch.autograd.backward(loss, inputs=hooks.leaves)
-            return loss.detach(), [hooks.gradients.get(p) for p in self._parameters]
+            return loss.detach(), hooks.layers
         except RuntimeError as error:
             if "BackwardHookFunction" not in str(error):
                 raise
@@ -267,18 +261,6 @@ def noisy_mean(
             tensor.add_(noise.normal_(0.0, stddev, generator=generator))
         tensor.div_(expected_batch_size)
     return total
-
-
-def _norms(gradients: Sequence[torch.Tensor], num_examples: int) -> torch.Tensor:
-    """Return each example's L2 norm over all gradients, float64 of shape (n,)."""
-    squares = torch.zeros(num_examples, dtype=torch.float64, device=gradients[0].device)
-    for gradient in gradients:
-        flat = gradient.reshape(num_examples, -1)
-        whole = flat.shape[1] // _CHUNK * _CHUNK
-        chunks = flat[:, :whole].reshape(num_examples, -1, _CHUNK)
-        for part in (torch.linalg.vector_norm(chunks, dim=2), flat[:, whole:]):
-            squares += part.double().square().sum(dim=1)
-    return squares.sqrt()
 
 
 def _contiguous_zeros(parameter: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,166 @@
+"""One local step of one user, computed in the ways that might be faster.
+
+    MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=2147483647 python benchmarks/step.py
+
+For the CNN of the pfl-research benchmark, fedsim's Cnn and ResNet-18: the plain step that fedsim
+takes; the same with ``model.precision: bfloat16``; compiled by ``torch.compile`` for the one batch
+size, and for any; and the steps of eight users batched by ``torch.func.vmap``. Prints CPU
+milliseconds per user and step, one thread, minima, and their ratios to the plain step. Compiling
+needs a C++ compiler and takes minutes. The variables keep memory between steps, as fedsim does.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.func import functional_call, grad, vmap
+
+from fedsim.loss import label_mean_loss
+from fedsim.models.cnn import Cnn
+from fedsim.models.initialize import build_seeded
+from fedsim.models.placed import placed
+from fedsim.models.resnet import resnet18
+from fedsim.streams import torch_stream
+from fedsim.training.step import mean_gradient
+
+sys.path.insert(0, str(Path(__file__).parent / "peers"))
+
+from model import make_model
+
+USERS = 8
+LEARNING_RATE = 1e-6  # weights stay put, so that all steps do the same work
+
+Step = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and what it is given."""
+
+    title: str
+    make: Callable[[], nn.Module]
+    side: int
+    batch_size: int
+    labels: int
+
+    def model(self) -> nn.Module:
+        return build_seeded(self.make, 0)
+
+    def batch(self) -> tuple[torch.Tensor, torch.Tensor]:
+        shape = (self.batch_size, 3, self.side, self.side)
+        images = torch.randn(shape, generator=torch_stream(0, "images"))
+        targets = torch.zeros(self.batch_size, self.labels)
+        targets[:, 0] = 1
+        return images.contiguous(memory_format=torch.channels_last), targets
+
+
+CASES = {
+    "benchmark": Case("pfl's CNN, 32 px, B=10", make_model, 32, 10, 10),
+    "cnn": Case("Cnn, 32 px, B=16", lambda: Cnn(17), 32, 16, 17),
+    "cnn-few": Case("Cnn, 32 px, B=2", lambda: Cnn(17), 32, 2, 17),
+    "resnet18": Case("ResNet-18, 64 px, B=16", lambda: resnet18(17), 64, 16, 17),
+}
+
+
+@torch.no_grad()
+def update(parameters: list[torch.Tensor], gradients: list[torch.Tensor]) -> None:
+    torch._foreach_add_(parameters, gradients, alpha=-LEARNING_RATE)
+
+
+def plain(case: Case) -> Step:
+    return _eager(case, case.model())
+
+
+def bfloat16(case: Case) -> Step:
+    return _eager(case, placed(case.model(), "cpu", "bfloat16"))
+
+
+def _eager(case: Case, model: nn.Module) -> Step:
+    parameters: list[torch.Tensor] = list(model.parameters())
+    gradient, batch = mean_gradient(model), case.batch()
+    return lambda: update(parameters, gradient(*batch)[1])
+
+
+def compiled(case: Case, *, any_size: bool = False) -> Step:
+    model, batch = case.model().to(memory_format=torch.channels_last), case.batch()  # its best
+    names = [name for name, _ in model.named_parameters()]
+    parameters = [parameter.detach() for parameter in model.parameters()]
+
+    def loss(
+        values: list[torch.Tensor], images: torch.Tensor, targets: torch.Tensor
+    ) -> torch.Tensor:
+        given = dict(zip(names, values, strict=True))
+        return label_mean_loss(functional_call(model, given, (images,)), targets).mean()
+
+    gradient = torch.compile(grad(loss), dynamic=any_size)
+    return lambda: update(parameters, list(gradient(parameters, *batch)))
+
+
+def compiled_for_any_size(case: Case) -> Step:
+    return compiled(case, any_size=True)
+
+
+def batched(case: Case) -> Step:
+    """Return one step of ``USERS`` users at once."""
+    model, (images, targets) = case.model(), case.batch()
+    stacked = {
+        name: parameter.detach().expand(USERS, *parameter.shape).clone()
+        for name, parameter in model.named_parameters()
+    }
+
+    def loss(given: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return label_mean_loss(functional_call(model, given, (x,)), y).mean()
+
+    gradient = vmap(grad(loss), randomness="different")
+    of_all = images.expand(USERS, *images.shape).clone(), targets.expand(USERS, *targets.shape)
+    return lambda: update(list(stacked.values()), list(gradient(stacked, *of_all).values()))
+
+
+KINDS = {
+    "plain": plain,
+    "bfloat16": bfloat16,
+    "compiled": compiled,
+    "compiled for any size": compiled_for_any_size,
+    "users batched": batched,
+}
+
+
+def milliseconds(step: Step, seconds: float) -> float:
+    """Return the least CPU time of a step, tried for so long after three unmeasured ones."""
+    for _ in range(3):
+        step()
+    least, end = float("inf"), time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        start = time.process_time()
+        step()
+        least = min(least, time.process_time() - start)
+    return 1e3 * least
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--cases", default=",".join(CASES), help="of: " + ", ".join(CASES))
+    parser.add_argument("--kinds", default=",".join(KINDS), help="of: " + ", ".join(KINDS))
+    parser.add_argument("--seconds", type=float, default=5.0, help="of measuring for each")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    kinds = arguments.kinds.split(",")
+    print("| CPU ms per user and step | " + " | ".join(kinds) + " |")
+    print("|---" * (len(kinds) + 1) + "|")
+    for case in map(CASES.__getitem__, arguments.cases.split(",")):
+        base, cells = milliseconds(plain(case), arguments.seconds), []
+        for kind in kinds:
+            found = milliseconds(KINDS[kind](case), arguments.seconds)
+            found /= USERS if kind == "users batched" else 1
+            cells.append(f"{found:.2f} ({found / base:.2f})")
+            print(f"{case.title}, {kind}: {cells[-1]}", file=sys.stderr)
+        print(f"| {case.title} | " + " | ".join(cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
