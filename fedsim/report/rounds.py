@@ -47,13 +47,26 @@ def at_best_round(entry: Entry, key: str) -> float | None:
 
 def seconds_of(entry: Entry, split: str) -> float | None:
     """Return the mean seconds of a round's training or scoring, round 0 left out."""
-    timed = [
+    timed = _seconds(entry, split, from_round=1)
+    return float(np.mean(timed)) if timed else None
+
+
+def share_of_scoring(entry: Entry) -> float | None:
+    """Return the scoring of validation images, round 0 too, in parts of it and training together."""
+    scoring = sum(_seconds(entry, "val", from_round=0))
+    together = scoring + sum(_seconds(entry, "train", from_round=0))
+    return scoring / together if together else None
+
+
+def _seconds(entry: Entry, split: str, from_round: int) -> list[float]:
+    return [
         float(line["seconds"])
         for run in entry.runs
         for line in run.lines
-        if line["split"] == split and line["round"] > 0 and line.get("seconds") is not None
+        if line["split"] == split
+        and line["round"] >= from_round
+        and line.get("seconds") is not None
     ]
-    return float(np.mean(timed)) if timed else None
 
 
 def _by_round(run: Run, split: str, key: str) -> dict[int, float]:

@@ -11,7 +11,7 @@ from fedsim.over_seeds import OverSeeds
 from fedsim.report.classes import ClassScore, class_scores
 from fedsim.report.gather import Entry, Group
 from fedsim.report.per_user import UserScores
-from fedsim.report.rounds import seconds_of
+from fedsim.report.rounds import seconds_of, share_of_scoring
 from fedsim.report.words import interval
 from fedsim.tables import Cell, Column, Table
 
@@ -131,13 +131,18 @@ def time_table(group: Group, suffix: str) -> Table:
         peaks = [run.summary.get("peak_memory_mb") for run in entry.runs]
         known = [peak for peak in peaks if peak is not None]
         rounds = entry.mean("num_rounds")
-        times = (seconds_of(entry, "train"), seconds_of(entry, "val"))
-        rows.append((entry.name, rounds, *times, entry.mean("seconds"), max(known, default=None)))
+        share = share_of_scoring(entry)
+        times = (
+            *(seconds_of(entry, "train"), seconds_of(entry, "val")),
+            *(None if share is None else 100 * share, entry.mean("seconds")),
+        )
+        rows.append((entry.name, rounds, *times, max(known, default=None)))
     columns = (
         Column("setting"),
         Column("rounds or epochs", digits=0),
         Column("seconds of training, each", digits=2),
         Column("seconds of scoring, each", digits=2),
+        Column("share of scoring, %", digits=0),
         Column("seconds of a run", digits=0),
         Column("peak memory, MB", digits=0),
     )

@@ -15,7 +15,7 @@ from fedsim.report.classes import class_scores
 from fedsim.report.gather import Group, gather
 from fedsim.report.naming import spread
 from fedsim.report.per_user import user_scores
-from fedsim.report.rounds import at_best_round, over_rounds, seconds_of
+from fedsim.report.rounds import at_best_round, over_rounds, seconds_of, share_of_scoring
 from fedsim.report.tables import class_tables, comparison_table, time_table, user_table
 
 
@@ -109,6 +109,8 @@ def test_rounds_are_those_that_all_seeds_have(tmp_path: Path) -> None:
     assert found.mean[2] == pytest.approx((finals[0] / 2 + finals[1]) / 2)
     assert at_best_round(entry, "macro_ap") == pytest.approx(sum(finals) / 2)
     assert seconds_of(entry, "train") == 2.0
+    # Scores of rounds 0 to 4 and 0 to 2 beside training in 1 to 4 and 1 to 2.
+    assert share_of_scoring(entry) == pytest.approx(8 * 0.5 / (8 * 0.5 + 6 * 2.0))
 
 
 def test_the_answer_says_what_the_numbers_say(group: Group) -> None:
@@ -156,7 +158,7 @@ def test_tables_have_percent_and_points(group: Group) -> None:
     )
     assert rows["strong"]["epsilon at noise cohort"] == 0.5
     assert rows["strong"]["noise multiplier"] == 4.0
-    assert {row[5] for row in time_table(group, "").rows} == {302.0}
+    assert {row[6] for row in time_table(group, "").rows} == {302.0}
 
 
 def test_spread_keeps_order_and_distance() -> None:
