@@ -52,7 +52,7 @@ def seconds_of(entry: Entry, split: str) -> float | None:
 
 
 def share_of_scoring(entry: Entry) -> float | None:
-    """Return the scoring of validation images, round 0 too, in parts of it and training together."""
+    """Return how much of scoring and training together the former takes, round 0 too."""
     scoring = sum(_seconds(entry, "val", from_round=0))
     together = scoring + sum(_seconds(entry, "train", from_round=0))
     return scoring / together if together else None
