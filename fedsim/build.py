@@ -37,6 +37,7 @@ from fedsim.models.placed import placed
 from fedsim.plugins import call, defaults, registered, resolve
 from fedsim.privacy.central import CentralGaussian
 from fedsim.privacy.per_sample import PrivateGradient
+from fedsim.secret import Secret
 from fedsim.strategy import SumStrategy, check_bounded
 from fedsim.strategy_checks import raised_by
 from fedsim.streams import global_torch_stream
@@ -293,9 +294,12 @@ def build_client_app(
     return client_app(build_trainer(config, states))
 
 
-def build_cohort(config: RunConfig, users: UserTable) -> CohortSampler:
-    """Make the cohort sampler."""
-    return CohortSampler(users, config.federated.cohort_size, sampling_of(config), config.seed)
+def build_cohort(
+    config: RunConfig, users: UserTable, secret: Secret | None = None
+) -> CohortSampler:
+    """Make the cohort sampler; with a secret, cohorts are a function of it and not of the seed."""
+    size = config.federated.cohort_size
+    return CohortSampler(users, size, sampling_of(config), config.seed, secret)
 
 
 def build_attendance(config: RunConfig, users: UserTable) -> Attendance | None:

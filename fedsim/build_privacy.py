@@ -23,6 +23,7 @@ from fedsim.privacy.spending import (
     PooledExampleSpending,
     PrivacySpending,
 )
+from fedsim.secret import Secret
 
 # A run is checked before it is started, and calibration can take seconds.
 _CALIBRATED: dict[Any, float] = {}
@@ -175,7 +176,7 @@ def central_faults(setting: CentralSetting) -> list[FedsimError]:
 
 
 def central_spending(
-    setting: CentralSetting, *, started_with: float | None = None
+    setting: CentralSetting, *, started_with: float | None = None, secret: Secret | None = None
 ) -> CentralSpending:
     """Make the mechanism, calibrated where only a budget is given, and its accounting.
 
@@ -183,6 +184,7 @@ def central_spending(
         setting: What to build.
         started_with: The noise multiplier of a run that is resumed. It stays, whatever the
             settings would give now, and the run ends where the budget does.
+        secret: What the noise is a function of; None for the seed.
 
     Raises:
         PrivacyError: The settings are at fault, or the run would spend more than its budget.
@@ -215,6 +217,7 @@ def central_spending(
         seed=setting.seed,
         relation=predicted.relation,
         adaptive=adaptive,
+        secret=secret,
     )
     as_run = GaussianRounds(
         mechanism.noise_multiplier_as_run,
@@ -263,7 +266,10 @@ def _noise_multiplier(
 
 
 def federated_privacy(
-    config: RunConfig, users: UserTable, state: dict[str, Any] | None = None
+    config: RunConfig,
+    users: UserTable,
+    state: dict[str, Any] | None = None,
+    secret: Secret | None = None,
 ) -> tuple[CentralGaussian | None, PrivacySpending]:
     """Make the central mechanism and the accounting of a run.
 
@@ -271,10 +277,13 @@ def federated_privacy(
         config: The settings.
         users: The population.
         state: What ``PrivacySpending.state_dict`` returned, to go on from.
+        secret: What the central noise is a function of; None for the seed.
     """
     setting = federated_setting(config, len(users))
     started_with = (state or {}).get("central", {}).get("noise_multiplier")
-    central = central_spending(setting, started_with=started_with) if setting else None
+    central = None
+    if setting is not None:
+        central = central_spending(setting, started_with=started_with, secret=secret)
     example_level = config.privacy.example_level
     ledger = None
     if example_level is not None:

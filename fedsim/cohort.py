@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from fedsim.data.dataset import UserTable
 from fedsim.errors import ConfigError
+from fedsim.secret import Secret
 from fedsim.streams import numpy_stream
 
 Sampling = Literal["fixed_size", "poisson"]
@@ -16,7 +17,7 @@ Sampling = Literal["fixed_size", "poisson"]
 
 @dataclass(frozen=True)
 class CohortSampler:
-    """Draws each round's cohort; a pure function of (seed, round).
+    """Draws each round's cohort; a pure function of (seed, round), or of (secret, round).
 
     Attributes:
         users: The population.
@@ -24,6 +25,9 @@ class CohortSampler:
             expected size under ``poisson`` (every user independently with probability C / N).
         sampling: Which of the two.
         seed: The run's seed.
+        secret: What cohorts are a function of instead, where they have to be unknown to those who
+            know the seed. Who knows which of some users were drawn then learns nothing of others,
+            but for the number of them under ``fixed_size``.
 
     Raises:
         ConfigError: A cohort below one user or above the population.
@@ -33,6 +37,7 @@ class CohortSampler:
     cohort_size: int
     sampling: Sampling
     seed: int
+    secret: Secret | None = None
 
     def __post_init__(self) -> None:
         check_cohort_size(self.cohort_size, len(self.users))
@@ -45,18 +50,33 @@ class CohortSampler:
     def draw(self, round_num: int) -> npt.NDArray[np.int64]:
         """Return the round's users as positions in the table: images descending, then id.
 
-        A Poisson cohort may be empty. The cost depends on the cohort only: the number of users is
-        drawn first (binomial), then that many of them, which is the same distribution.
+        A Poisson cohort may be empty.
+        """
+        secret = self.secret
+        drawn = self._of(secret, round_num) if secret else self._of_seed(round_num)
+        # Ids are sorted in the table, so a stable sort breaks ties by id.
+        by_size = np.argsort(-self.users.num_images[drawn], kind="stable")
+        return drawn[by_size].astype(np.int64)
+
+    def _of_seed(self, round_num: int) -> npt.NDArray[np.int64]:
+        """Return the sorted positions of those who are drawn; the cost depends on them only.
+
+        Under Poisson sampling their number is drawn first (binomial), then that many of them, which
+        is the same distribution.
         """
         stream = numpy_stream(self.seed, "cohort", round_num)
         population = len(self.users)
         size = self.cohort_size
         if self.sampling == "poisson":
             size = int(stream.binomial(population, self.sampling_rate))
-        drawn = np.sort(stream.choice(population, size, replace=False, shuffle=False))
-        # Ids are sorted in the table, so a stable sort breaks ties by id.
-        by_size = np.argsort(-self.users.num_images[drawn], kind="stable")
-        return drawn[by_size].astype(np.int64)
+        return np.sort(stream.choice(population, size, replace=False, shuffle=False))
+
+    def _of(self, secret: Secret, round_num: int) -> npt.NDArray[np.int64]:
+        """Return the sorted positions of those who are drawn: every user draws a number."""
+        drawn = secret.uniform(len(self.users), "cohort", round_num)
+        if self.sampling == "poisson":
+            return np.flatnonzero(drawn < self.sampling_rate)
+        return np.sort(np.argsort(drawn, kind="stable")[: self.cohort_size])
 
 
 def check_cohort_size(cohort_size: int, num_users: int, section: str = "federated") -> None:

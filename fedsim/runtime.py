@@ -13,6 +13,7 @@ from fedsim.build_engine import build_grid
 from fedsim.config import RunConfig
 from fedsim.data.dataset import FederatedDataset
 from fedsim.engines.nodes import Tell
+from fedsim.secret import Secret
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,13 @@ class Runtime(Protocol):
         """Start the engine; leaving the context ends it."""
         ...
 
+    def secret(self, config: RunConfig) -> Secret | None:
+        """Draw what a new run's central noise and cohorts are functions of; None for the seed.
+
+        A secret stays in the run's checkpoint, and whoever trains users is not told.
+        """
+        ...
+
 
 class _Here:
     """All data is on this machine, and the settings name the engine."""
@@ -57,6 +65,9 @@ class _Here:
     ) -> AbstractContextManager[Grid]:
         num_users = len(dataset.users("train"))
         return build_grid(config, model, num_users, place.workers, place.states)
+
+    def secret(self, config: RunConfig) -> Secret | None:
+        return None
 
 
 HERE: Runtime = _Here()

@@ -43,6 +43,7 @@ from fedsim.reporter import Reporter
 from fedsim.run_few_shot import score_few_shot
 from fedsim.run_users import Models, score_users
 from fedsim.runtime import HERE, Place, Runtime
+from fedsim.secret import Secret
 from fedsim.state import RunState, load_checkpoint
 from fedsim.strategy import SumStrategy
 from fedsim.strategy_checks import named_faults
@@ -78,8 +79,11 @@ def run_job(
     dataset = runtime.dataset(config)
     model = build.build_model(config, len(dataset.label_names))
     own = exchanged_tensors(model)
-    initial = RunState(to_record({name: tensor.clone() for name, tensor in own.items()}))
+    secret = runtime.secret(config)
+    arrays = to_record({name: tensor.clone() for name, tensor in own.items()})
+    initial = RunState(arrays, secret=secret)
     state = resumed(folder, job, dataset) or initial
+    _check_secret(folder, state, wanted=secret is not None)
     folder.truncate_after(state.round_num)
     folder.write_config(config.model_dump())
     left_out = _write_left_out(folder, dataset)
@@ -122,12 +126,17 @@ class _Parts:
     reporter: Reporter
     path: build.TrainingPath
 
-    def bookkeeper(self, spending: Spending, num_rounds: int) -> Bookkeeper:
+    def bookkeeper(
+        self, spending: Spending, num_rounds: int, secret: Secret | None = None
+    ) -> Bookkeeper:
         def write_card(state: RunState) -> None:
             card = spending.card(num_rounds, state.round_num)
             self.folder.write_json("privacy.json", card)
 
         evaluation = self.job.config.evaluation
+        # A round that nodes have seen must not be done again: with the same noise, and without a
+        # user who answered before, the two models would differ by that user's update.
+        checkpoint_every = 1 if secret else self.job.config.engine.checkpoint_every
         validation = SplitScorer(
             self.grid,
             self.dataset,
@@ -142,7 +151,7 @@ class _Parts:
             validation,
             num_rounds=num_rounds,
             score_every=evaluation.every,
-            checkpoint_every=self.job.config.engine.checkpoint_every,
+            checkpoint_every=checkpoint_every,
             report=functools.partial(self.reporter.recorded, self.job.run_id),
             before_save=write_card,
         )
@@ -150,13 +159,14 @@ class _Parts:
 
 def _federate(parts: _Parts, state: RunState) -> tuple[RunState, Spending]:
     config, num_rounds = parts.job.config, parts.job.num_rounds
-    cohort = build.build_cohort(config, parts.dataset.users("train"))
-    mechanism, spending = federated_privacy(config, cohort.users, state.ledger)
+    secret = state.secret
+    cohort = build.build_cohort(config, parts.dataset.users("train"), secret)
+    mechanism, spending = federated_privacy(config, cohort.users, state.ledger, secret)
     strategy = build.build_strategy(config, cohort, mechanism)
     if parts.path == "batched_features" and isinstance(strategy, SumStrategy):
         strategy.num_blocks = NUM_BLOCKS
     affordable = _affordable(spending, state, num_rounds)
-    book = parts.bookkeeper(spending, affordable)
+    book = parts.bookkeeper(spending, affordable, secret)
     if state.round_num > 0:
         with named_faults(config.strategy.name, state.round_num + 1):
             strategy.load_state_dict(state.strategy)
@@ -249,6 +259,16 @@ def resumed(folder: RunFolder, job: Job, dataset: FederatedDataset) -> RunState 
             f"{state.round_num} rounds done; ask for as many, or choose another --out"
         )
     return state
+
+
+def _check_secret(folder: RunFolder, state: RunState, *, wanted: bool) -> None:
+    """Raise CheckpointError for a run that was begun with noise that its nodes can take off."""
+    if wanted and state.secret is None:
+        raise CheckpointError(
+            f"{folder.path}: expected a run whose noise is a secret of the server's, as a "
+            "deployment's has to be, found one whose noise is a function of its seed; delete the "
+            "run's folder to start it anew, or choose another out"
+        )
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from flwr.app import ArrayRecord
 
 from fedsim.errors import CheckpointError, first_line
 from fedsim.flower_seam import to_arrays, to_record
+from fedsim.secret import Secret
 
 _FORMAT = 1
 
@@ -41,6 +42,7 @@ class RunState:
         strategy: The strategy's state.
         ledger: What the privacy accounting has to remember.
         best: The best round so far; None before the first score.
+        secret: What central noise and cohorts are functions of; None for the seed.
     """
 
     arrays: ArrayRecord
@@ -48,6 +50,7 @@ class RunState:
     strategy: dict[str, Any] = dataclasses.field(default_factory=dict)
     ledger: dict[str, Any] = dataclasses.field(default_factory=dict)
     best: Best | None = None
+    secret: Secret | None = None
 
     def start(self) -> "RunState":
         """Return the state in which the initial model counts as round 0."""
@@ -87,6 +90,8 @@ def _copied(value: Any) -> Any:
 def save_checkpoint(state: RunState, path: Path, settings: dict[str, Any]) -> None:
     """Write a checkpoint; a kill at any moment leaves the last one whole.
 
+    One with a secret can be read by nobody but the file's owner.
+
     Args:
         state: What to keep.
         path: The file.
@@ -106,10 +111,14 @@ def save_checkpoint(state: RunState, path: Path, settings: dict[str, Any]) -> No
             "macro_ap": best.macro_ap,
             "arrays": to_arrays(best.arrays),
         },
+        "secret": state.secret and state.secret.key.hex(),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
     try:
+        if state.secret is not None:
+            temporary.unlink(missing_ok=True)  # the mode of one that is there would stay
+            temporary.touch(0o600, exist_ok=False)
         with temporary.open("wb") as file:
             torch.save(content, file)
             file.flush()
@@ -157,13 +166,14 @@ def load_checkpoint(path: Path, settings: dict[str, Any]) -> RunState:
             f"{path}: expected the settings that the run began with, found others: "
             f"{', '.join(differing)}; restore them, or choose another --out"
         )
-    best = content["best"]
+    best, secret = content["best"], content.get("secret")
     return RunState(
         round_num=content["round_num"],
         arrays=to_record(content["arrays"]),
         strategy=content["strategy"],
         ledger=content["ledger"],
         best=best and Best(best["round_num"], best["macro_ap"], to_record(best["arrays"])),
+        secret=Secret(bytes.fromhex(secret)) if secret else None,
     )
 
 

@@ -8,6 +8,9 @@ from hypothesis import strategies as st
 from fedsim.cohort import CohortSampler, deal
 from fedsim.data.dataset import UserTable
 from fedsim.errors import ConfigError
+from fedsim.secret import Secret
+
+SECRET = Secret(bytes(range(32)))
 
 
 def table(num_users: int) -> UserTable:
@@ -17,9 +20,12 @@ def table(num_users: int) -> UserTable:
 
 @pytest.mark.parametrize("num_users", [400, 20_000])  # two algorithms inside NumPy's choice
 @pytest.mark.parametrize("sampling", ["fixed_size", "poisson"])
-def test_every_user_is_as_likely_as_any_other(num_users: int, sampling: str) -> None:
+@pytest.mark.parametrize("secret", [None, SECRET])
+def test_every_user_is_as_likely_as_any_other(
+    num_users: int, sampling: str, secret: Secret | None
+) -> None:
     cohort_size, rounds = 100, 400
-    sampler = CohortSampler(table(num_users), cohort_size, sampling, seed=0)
+    sampler = CohortSampler(table(num_users), cohort_size, sampling, 0, secret)
     counts, sizes = Counter(), []
     for round_num in range(1, rounds + 1):
         drawn = sampler.draw(round_num)
@@ -39,11 +45,27 @@ def test_every_user_is_as_likely_as_any_other(num_users: int, sampling: str) -> 
         assert np.var(sizes) == pytest.approx(num_users * q * (1 - q), rel=0.25)
 
 
-def test_pairs_are_independent_under_poisson() -> None:
+@pytest.mark.parametrize("secret", [None, SECRET])
+def test_pairs_are_independent_under_poisson(secret: Secret | None) -> None:
     """The share of rounds that hold both of two users is q^2: cohorts of fixed size have less."""
-    sampler = CohortSampler(table(10), 5, "poisson", seed=0)
+    sampler = CohortSampler(table(10), 5, "poisson", 0, secret)
     both = [{0, 1} <= set(sampler.draw(r).tolist()) for r in range(4000)]
     assert np.mean(both) == pytest.approx(0.25, abs=0.02)
+
+
+@pytest.mark.parametrize("sampling", ["fixed_size", "poisson"])
+def test_with_a_secret_cohorts_are_a_function_of_it_and_not_of_the_seed(sampling: str) -> None:
+    users = table(500)
+    drawn = CohortSampler(users, 60, sampling, 4, SECRET).draw(7)
+    keys = [(-users.num_images[i], users.ids[i]) for i in drawn]
+    assert keys == sorted(keys)
+    assert (drawn == CohortSampler(users, 60, sampling, 5, SECRET).draw(7)).all()
+    for other in (
+        CohortSampler(users, 60, sampling, 4).draw(7),
+        CohortSampler(users, 60, sampling, 4, SECRET).draw(8),
+        CohortSampler(users, 60, sampling, 4, Secret(bytes(32))).draw(7),
+    ):
+        assert len(set(drawn.tolist()) & set(other.tolist())) < 20  # 7.2 on average
 
 
 def test_order_and_purity() -> None:

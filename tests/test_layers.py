@@ -21,7 +21,7 @@ LAYERS = [
         "run_id",
         "peak_memory",
     },  # 0
-    {"parameters"},  # 1
+    {"parameters", "secret"},  # 1
     {"config", "plugins", "flower_seam", "data", "models", "metrics", "privacy"},
     {"sweep", "schedule"},
     {"config_file", "cohort", "attendance", "replies"},

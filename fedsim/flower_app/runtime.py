@@ -18,6 +18,7 @@ from fedsim.errors import ConfigError
 from fedsim.flower_app.task import Task
 from fedsim.models.initialize import exchanged_tensors
 from fedsim.runtime import Place
+from fedsim.secret import Secret
 
 
 class FlowerRuntime:
@@ -74,6 +75,10 @@ class FlowerRuntime:
         )
         sizes = [t.numel() * t.itemsize for t in exchanged_tensors(model).values()]
         return FlowerGrid(remote, local, sum(sizes))
+
+    def secret(self, config: RunConfig) -> Secret | None:
+        """Return a new one in a deployment under central DP, whose sites all know the seed."""
+        return Secret.new() if self._num_nodes and config.privacy.central is not None else None
 
     def _owners_of(self, config: RunConfig, label_names: tuple[str, ...]) -> Owners:
         """Return who holds whom under some data settings."""

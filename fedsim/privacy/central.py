@@ -1,6 +1,7 @@
 """The central mechanism: Gaussian noise on the sum of the cohort's clipped updates."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -8,6 +9,7 @@ import torch
 from fedsim.arrays import Arrays, l2_norm
 from fedsim.errors import PrivacyError
 from fedsim.privacy.accounting import Relation
+from fedsim.secret import Secret
 from fedsim.streams import numpy_stream, torch_stream
 
 COUNT_NOISE_SHARE = 1 / 20
@@ -51,10 +53,11 @@ class CentralGaussian:
             ``noise_cohort_size``.
         cohort_size: C, the public (expected) cohort size; the denominator of the mean.
         noise_cohort_size: C~, at least C.
-        seed: The run's seed.
+        seed: The run's seed, of which the noise is a function.
         relation: How neighbours differ. Delta, what one user can change in the sum, is S when a
             user is added or removed, and 2 S when one is replaced.
         adaptive: How the clipping norm follows the updates; None for a fixed one.
+        secret: What the noise is a function of instead, where others know the seed.
 
     Raises:
         PrivacyError: The noise on the count alone would spend more than sigma allows.
@@ -72,6 +75,7 @@ class CentralGaussian:
     seed: int
     relation: Relation = "add_or_remove_one"
     adaptive: AdaptiveClipping | None = None
+    secret: Secret | None = None
 
     def __post_init__(self) -> None:
         if self.adaptive is not None and self.noise_multiplier >= self._count_multiplier:
@@ -187,22 +191,37 @@ class CentralGaussian:
 
     def _add_noise(self, total: Arrays, round_num: int) -> float:
         """Noise the sum in place; return the inner product of sum and noise."""
-        stddev = self.noise_stddev_sum
-        if stddev == 0:
+        if self.noise_stddev_sum == 0:
             return 0.0
-        device = str(next(iter(total.values())).device)
-        generator = torch_stream(self.seed, "central noise", round_num, device=device)
         overlap = 0.0
-        for tensor in total.values():
-            noise = tensor.new_empty(tensor.shape).normal_(0.0, stddev, generator=generator)
+        for tensor, noise in zip(total.values(), self._noise(total, round_num), strict=True):
             overlap += float(torch.dot(tensor.reshape(-1), noise.reshape(-1)))
             tensor.add_(noise)
         return overlap
+
+    def _noise(self, total: Arrays, round_num: int) -> Iterator[torch.Tensor]:
+        """Yield the noise on each of the sum's arrays."""
+        stddev, purpose = self.noise_stddev_sum, "central noise"
+        if self.secret is not None:
+            for name, tensor in total.items():
+                drawn = stddev * self.secret.normal(tensor.numel(), purpose, round_num, name)
+                yield torch.from_numpy(drawn).to(tensor).reshape(tensor.shape)
+            return
+        device = str(next(iter(total.values())).device)
+        generator = torch_stream(self.seed, purpose, round_num, device=device)
+        for tensor in total.values():
+            yield tensor.new_empty(tensor.shape).normal_(0.0, stddev, generator=generator)
 
     def _noised_share(self, num_unclipped: int, num_clipped: int, round_num: int) -> float:
         """Return b, over the public cohort size like the sum; it may leave [0, 1]."""
         count = (num_unclipped - num_clipped) / 2
         if self.count_noise_stddev > 0:
-            stream = numpy_stream(self.seed, "central count noise", round_num)
-            count += float(stream.normal(0.0, self.count_noise_stddev))
+            purpose = "central count noise"
+            if self.secret is not None:
+                count += self.count_noise_stddev * float(
+                    self.secret.normal(1, purpose, round_num)[0]
+                )
+            else:
+                stream = numpy_stream(self.seed, purpose, round_num)
+                count += float(stream.normal(0.0, self.count_noise_stddev))
         return count / self.cohort_size + 0.5

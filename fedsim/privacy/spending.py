@@ -11,6 +11,14 @@ from fedsim.privacy.central import CentralGaussian
 from fedsim.privacy.ledger import ExampleLedger
 
 _LARGE_DELTA = 0.01
+_OF_SEED = (
+    "a function of the run's seed, so that runs can be repeated: it hides nothing from those who "
+    "know the seed"
+)
+_SECRET = (
+    "drawn, as the cohorts are, from a secret that the server alone holds: it can't be made again "
+    "from the seed"
+)
 
 
 @dataclass(frozen=True)
@@ -139,6 +147,7 @@ class PrivacySpending:
         if self._ledger is not None:
             card["example_level"] = {
                 **self._ledger.card(),
+                "noise": _OF_SEED,
                 "released": "each user's trained arrays, to the server",
                 "assumptions": [
                     "how many examples a user holds is public: it sets the sampling rate, the "
@@ -183,6 +192,7 @@ class PrivacySpending:
         return {
             "mechanism": "Gaussian noise on the sum of clipped "
             + ("gradients, one per user" if self._pooled else "updates"),
+            "noise": _OF_SEED if mechanism.secret is None else _SECRET,
             "unit": "user",
             "released": f"the {'model' if self._pooled else 'global arrays'} after every "
             + ("step" if self._pooled else "round")
@@ -266,6 +276,7 @@ class PooledExampleSpending:
             "rounds_done": rounds_done,
             "example_level": {
                 "mechanism": "Gaussian noise on the sum of clipped per-example gradients",
+                "noise": _OF_SEED,
                 "unit": "example",
                 "released": "the model after every step",
                 "neighboring": steps.relation,

@@ -110,6 +110,8 @@ def _facts(card: dict[str, Any], unit: str, promise: str) -> Iterator[tuple[str,
     yield "protected", whole
     yield "promise", promise
     yield "how", str(card.get("mechanism", "Gaussian noise"))
+    if "noise" in card:  # not in cards of before
+        yield "noise", str(card["noise"])
     yield "released", str(card.get("released", ""))
     words = {"unit": unit, "step": "round" if unit == "user" else "step"}
     rate = card.get("sampling_rate")

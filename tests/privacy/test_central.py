@@ -5,10 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from fedsim.errors import PrivacyError
 from fedsim.privacy.accounting import GaussianRounds, epsilon
 from fedsim.privacy.central import AdaptiveClipping, CentralGaussian
+from fedsim.secret import Secret
 
 
 def adaptive(noise_multiplier: float = 0.0, **changes) -> CentralGaussian:
@@ -130,3 +132,43 @@ def test_without_noise_nothing_is_drawn_and_the_sum_stays() -> None:
     assert figures["diagnostic-cosine-to-clean"] == 1.0
     assert math.isinf(figures["diagnostic-signal-to-noise-ratio"])
     assert math.isnan(figures["diagnostic-clipped-share"])
+
+
+def noise_of(mechanism: CentralGaussian, round_num: int) -> dict[str, torch.Tensor]:
+    total = {"a": torch.zeros(200, 100), "b": torch.zeros(20_001), "c": torch.zeros(())}
+    mechanism.release(total, [1.0], round_num)
+    return total
+
+
+def test_noise_of_a_secret_is_as_large_as_claimed_and_fresh_in_every_array_and_round() -> None:
+    mechanism = CentralGaussian(2.0, 0.7, 10, 20, 0, secret=Secret(bytes(32)))
+    first, second = noise_of(mechanism, 1), noise_of(mechanism, 2)
+    apart = [first["a"].flatten(), first["b"][:20_000], second["a"].flatten()]
+    for drawn in apart:
+        ratio = (drawn.double() / mechanism.noise_stddev_sum).numpy()
+        assert stats.kstest(ratio, "norm").pvalue > 1e-3
+    assert abs(np.corrcoef(torch.stack(apart).numpy())[np.triu_indices(3, 1)]).max() < 0.03
+    assert all(bool((noise != 0).all()) for noise in first.values())
+
+
+def test_noise_of_a_secret_is_a_function_of_it_and_not_of_the_seed() -> None:
+    secret = Secret(bytes(range(32)))
+    one, two, three, four = (
+        adaptive(0.5, seed=seed, secret=key)
+        for seed, key in ((1, secret), (2, secret), (1, Secret(bytes(32))), (1, None))
+    )
+    drawn = [noise_of(mechanism, 3) for mechanism in (one, two, three, four)]
+    assert all(torch.equal(drawn[0][name], drawn[1][name]) for name in drawn[0])
+    assert not any(torch.equal(drawn[0][n], other[n]) for other in drawn[2:] for n in drawn[0])
+    norms = [mechanism.clipping_norm for mechanism in (one, two, three, four)]
+    assert norms[0] == norms[1]  # the noise on the count, too
+    assert len(set(norms)) == 3
+
+
+def test_the_noise_of_a_secret_on_the_count_has_the_claimed_spread() -> None:
+    shares = []
+    for number in range(2000):
+        mechanism = adaptive(0.5, secret=Secret(number.to_bytes(32)))
+        shares.append(mechanism.release(zeros(), [0.5] * 10, 1)["unclipped-share-noised"])
+    assert np.mean(shares) == pytest.approx(1.0, abs=4 * 0.05 / math.sqrt(2000))
+    assert np.std(shares) == pytest.approx(0.05, rel=0.06)  # 1 / 20

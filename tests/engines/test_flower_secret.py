@@ -1,0 +1,267 @@
+"""Under central DP a deployment's nodes know the seed, and can tell neither noise nor cohorts."""
+
+import copy
+import pickle
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fake_flower import FakeFlower
+from flower_runs import (
+    CENTRAL_DP,
+    SIMULATION,
+    assert_same_run,
+    at_server,
+    holders,
+    on_flower,
+    record,
+    settings,
+    trained,
+)
+from flwr.app import ConfigRecord, Message
+
+from fedsim import build, runtime
+from fedsim.build_privacy import federated_privacy
+from fedsim.config import RunConfig
+from fedsim.config_file import runs_of
+from fedsim.data.sources import open_dataset
+from fedsim.engines.flower_grid import TASK
+from fedsim.engines.pack import unpack
+from fedsim.experiment import run_jobs
+from fedsim.flower_app.task import Task
+from fedsim.flower_seam import to_arrays
+from fedsim.jobs import jobs_of
+from fedsim.reporter import Failure, Silence
+from fedsim.secret import Secret
+from fedsim.state import load_checkpoint
+from fedsim.update_sum import ROUND, USER
+
+pytestmark = pytest.mark.usefixtures("no_pauses")
+
+LOUD = copy.deepcopy(CENTRAL_DP)
+LOUD["privacy"]["central"] |= {"noise_multiplier": 3.0}
+
+
+class Listening(FakeFlower):
+    """Keeps all that is sent to nodes."""
+
+    def __init__(self, there: dict[int, dict[str, Any]]) -> None:
+        super().__init__(there, self._keep)
+        self.sent: list[Message] = []
+
+    def _keep(self, message: Message) -> str:
+        self.sent.append(message)
+        return "answered"
+
+
+class HereWithSecret:
+    """All users are here, and the noise is that of a given secret."""
+
+    def __init__(self, secret: Secret) -> None:
+        self._secret = secret
+        self.dataset, self.grid = runtime.HERE.dataset, runtime.HERE.grid
+
+    def secret(self, config: RunConfig) -> Secret | None:
+        return self._secret
+
+
+def here(given: dict[str, Any], out: Path, secret: Secret) -> dict[str, Any]:
+    jobs = jobs_of(runs_of(given, {}, "the settings"))
+    outcomes = run_jobs(
+        jobs, out, Silence(), command="", repeat_failed=True, runtime=HereWithSecret(secret)
+    )
+    (outcome,) = outcomes.values()
+    assert not isinstance(outcome, Failure), outcome
+    return outcome
+
+
+def checkpoint(out: Path) -> Path:
+    return out / "tiny" / "seed0" / "checkpoint" / "state.pt"
+
+
+def secret_of(out: Path) -> Secret:
+    content = torch.load(checkpoint(out), weights_only=True)
+    secret = load_checkpoint(checkpoint(out), content["settings"]).secret
+    assert secret is not None
+    return secret
+
+
+def deployed(files: Path, out: Path, **changes: Any) -> Listening:
+    grid = Listening(holders(files, "node-1", "node-2"))
+    outcome = on_flower(at_server(files, **changes), out, grid, num_nodes=2)
+    assert not isinstance(outcome, Failure), outcome
+    return grid
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        CENTRAL_DP,
+        {**CENTRAL_DP, "strategy": {"name": "scaffold"}},
+        {"privacy": {"central": {**CENTRAL_DP["privacy"]["central"], "adaptive_quantile": 0.5}}},
+    ],
+    ids=["fedavg", "scaffold", "adaptive"],
+)
+def test_a_deployment_gives_the_bits_of_a_run_here_with_its_secret(
+    changes: dict[str, Any], files: Path, tmp_path: Path
+) -> None:
+    changes = {**CENTRAL_DP, **changes}
+    deployed(files, tmp_path / "there", **changes)
+    here(settings(**changes), tmp_path / "here", secret_of(tmp_path / "there"))
+    assert_same_run(tmp_path / "there", tmp_path / "here")
+
+
+def models(sent: list[Message]) -> dict[int, dict[str, torch.Tensor]]:
+    """The model that nodes receive in each round."""
+    found = {}
+    for message in (m for m in sent if m.metadata.message_type == "train"):
+        content = unpack(message.content)[0]
+        (config,) = (c for c in content.config_records.values() if ROUND in c)
+        (record,) = content.array_records.values()
+        found[int(str(config[ROUND]))] = to_arrays(record)
+    return found
+
+
+def asked(sent: list[Message], round_num: int) -> set[str]:
+    """The users who are trained in a round."""
+    configs = [
+        config
+        for message in sent
+        if message.metadata.message_type == "train"
+        for content in unpack(message.content)
+        for config in content.config_records.values()
+    ]
+    return {str(c[USER]) for c in configs if c.get(ROUND) == round_num}
+
+
+def attacked(sent: list[Message]) -> tuple[float, bool]:
+    """What a node can do with all that is sent: rebuild round 1's noise and cohort from the seed.
+
+    Returns:
+        The cosine between that noise and how the model changed; whether the cohort is right.
+    """
+    (task,) = {
+        str(dict(m.content[TASK])): m.content[TASK] for m in sent if TASK in m.content
+    }.values()
+    assert isinstance(task, ConfigRecord)
+    config = Task.on_node(task, {}).config
+    users = open_dataset("openclipart", labels="coarse", image_size=8).users("train")
+    received = models(sent)
+    change = torch.cat([(received[2][n] - received[1][n]).flatten() for n in received[1]])
+    mechanism, _ = federated_privacy(config, users)
+    assert mechanism is not None
+    noise = {name: torch.zeros_like(array) for name, array in received[1].items()}
+    mechanism.release(noise, [], 1)
+    flat = torch.cat([array.flatten() for array in noise.values()])
+    cosine = torch.nn.functional.cosine_similarity(change, flat, dim=0)
+    drawn = {users.ids[i] for i in build.build_cohort(config, users).draw(1)}
+    return float(cosine), drawn == asked(sent, 1)
+
+
+def test_who_knows_the_seed_takes_the_noise_off_a_simulation_and_not_off_a_deployment(
+    files: Path, tmp_path: Path
+) -> None:
+    simulation = Listening(SIMULATION)
+    on_flower(settings(**LOUD), tmp_path / "simulation", simulation)
+    cosine, cohort_known = attacked(simulation.sent)
+    assert cosine > 0.95
+    assert cohort_known
+
+    grid = deployed(files, tmp_path / "there", **LOUD)
+    cosine, cohort_known = attacked(grid.sent)
+    assert abs(cosine) < 0.25
+    assert not cohort_known
+
+
+def test_nothing_but_the_checkpoint_holds_the_secret_and_only_its_owner_can_read_it(
+    files: Path, tmp_path: Path
+) -> None:
+    grid = deployed(files, tmp_path, **CENTRAL_DP)
+    key = secret_of(tmp_path).key
+    forms = (key, key.hex().encode(), key[:8], key.hex()[:16].encode())
+    for message in grid.sent:
+        whole = pickle.dumps((message.content, message.metadata.group_id))
+        assert not any(form in whole for form in forms)
+    holding = [
+        path
+        for folder in (tmp_path, files)
+        for path in folder.rglob("*")
+        if path.is_file() and any(form in path.read_bytes() for form in forms)
+    ]
+    assert holding == [checkpoint(tmp_path)]
+    assert stat.S_IMODE(checkpoint(tmp_path).stat().st_mode) == 0o600
+
+
+def test_two_deployments_with_one_seed_differ_in_noise_and_cohorts(
+    files: Path, tmp_path: Path
+) -> None:
+    grids = [deployed(files, tmp_path / name, **CENTRAL_DP) for name in ("one", "two")]
+    one, two = trained(tmp_path / "one"), trained(tmp_path / "two")
+    assert not any(torch.equal(one[name], two[name]) for name in one)
+    cohorts = [asked(grid.sent, 1) for grid in grids]
+    assert cohorts[0]
+    assert cohorts[0] != cohorts[1]
+
+
+def test_a_deployment_that_was_killed_goes_on_to_the_same_bits_and_does_no_seen_round_again(
+    files: Path, tmp_path: Path
+) -> None:
+    """Though checkpoints are asked for every fifth round only."""
+    changes = copy.deepcopy(CENTRAL_DP) | {"engine": {"workers": 1, "checkpoint_every": 5}}
+    changes["federated"] |= {"num_rounds": 4}
+    rounds: list[int] = []
+
+    class Killed(BaseException):
+        pass
+
+    class Dying(Silence):
+        def recorded(self, run_id: str, line: dict[str, Any]) -> None:
+            if line["split"] == "train":
+                rounds.append(line["round"])
+            if rounds == [1, 2, 3]:  # round 3 is not seen by a node yet
+                raise Killed
+
+    out = tmp_path / "there"
+    nodes = holders(files, "node-1", "node-2")
+    with pytest.raises(Killed):
+        on_flower(
+            at_server(files, **changes), out, FakeFlower(nodes), num_nodes=2, reporter=Dying()
+        )
+    secret = secret_of(out)
+    grid = deployed(files, out, **changes)
+    assert sorted(models(grid.sent)) == [3, 4]
+    assert secret_of(out) == secret
+    here(settings(**changes), tmp_path / "here", secret)
+    assert_same_run(out, tmp_path / "here")
+    assert [line["round"] for line in record(out) if line["split"] == "train"] == [1, 2, 3, 4]
+
+
+def test_a_deployment_does_not_go_on_with_noise_of_the_seed(files: Path, tmp_path: Path) -> None:
+    deployed(files, tmp_path, **CENTRAL_DP)
+    content = torch.load(checkpoint(tmp_path), weights_only=True)
+    torch.save({k: v for k, v in content.items() if k != "secret"}, checkpoint(tmp_path))
+    (tmp_path / "tiny" / "seed0" / "summary.json").unlink()
+    grid = FakeFlower(holders(files, "node-1", "node-2"))
+    outcome = on_flower(at_server(files, **CENTRAL_DP), tmp_path, grid, num_nodes=2)
+    assert isinstance(outcome, Failure)
+    assert outcome.exit_code == 6
+    assert "expected a run whose noise is a secret of the server's" in outcome.message
+    assert not [node for node, kind in grid.asked if kind == "train"]
+
+
+def test_only_a_deployment_under_central_dp_has_a_secret_and_the_card_says_which(
+    files: Path, tmp_path: Path
+) -> None:
+    deployed(files, tmp_path / "plain")
+    assert torch.load(checkpoint(tmp_path / "plain"), weights_only=True)["secret"] is None
+    assert stat.S_IMODE(checkpoint(tmp_path / "plain").stat().st_mode) & 0o044
+
+    grid = FakeFlower(holders(files, "node-1", "node-2"))
+    summary = on_flower(at_server(files, **CENTRAL_DP), tmp_path / "there", grid, num_nodes=2)
+    assert not isinstance(summary, Failure), summary
+    assert "a secret that the server alone holds" in summary["privacy"]["central"]["noise"]
+    simulated = on_flower(settings(**CENTRAL_DP), tmp_path / "simulation", FakeFlower(SIMULATION))
+    assert not isinstance(simulated, Failure), simulated
+    assert "a function of the run's seed" in simulated["privacy"]["central"]["noise"]
