@@ -38,13 +38,13 @@ class Bookkeeper:
         self._num_rounds, self._score_every = num_rounds, score_every
         self._checkpoint_every, self._report = checkpoint_every, report
         self._before_save = before_save
-        self._note = ""
+        self._notes: list[str] = []
         self._unsaved: RunState | None = None
         self._read_back = False  # once, since a strategy's state may hold what can't be read
 
     def note(self, text: str) -> None:
         """Write a sentence into the next round's training line, as ``note``."""
-        self._note = text
+        self._notes.append(text)
 
     def close_round(
         self, state: RunState, training: Mapping[str, Any] | None, spent: dict[str, Any]
@@ -61,7 +61,8 @@ class Bookkeeper:
         """
         round_num = state.round_num
         if training is not None:
-            note, self._note = ({"note": self._note} if self._note else {}), ""
+            note = {"note": "; ".join(self._notes)} if self._notes else {}
+            self._notes = []
             words = {**_train_words(training), **spent, **note}
             self._write({"round": round_num, "split": "train", **words})
         if round_num % self._score_every == 0 or round_num == self._num_rounds:

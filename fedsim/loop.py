@@ -100,6 +100,8 @@ def train(run: Federation, state: RunState) -> RunState:
             round_num, arrays, run.strategy.state_dict(), run.privacy.state_dict()
         )
         missing |= _undelivered(delivery, missing)
+        for text in delivery.notes if delivery is not None else ():
+            run.book.note(text)
         replaced = run.grid.figures() if isinstance(run.grid, UserGrid) else {}
         training = {**metrics, **missing, **replaced, "seconds": time.perf_counter() - started}
         state = run.book.close_round(state, training, run.privacy.spent(round_num))

@@ -16,10 +16,12 @@ class Delivery:
     Attributes:
         lost: Users without an answer.
         num_resent: Users' messages that were sent again.
+        notes: What else the record has to say of the round.
     """
 
     lost: list[str] = field(default_factory=list)
     num_resent: int = 0
+    notes: list[str] = field(default_factory=list)
 
 
 class Replies(Iterable[Message]):

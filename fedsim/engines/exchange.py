@@ -116,6 +116,8 @@ class Exchange:
             else:
                 by_node.setdefault(node, []).append(position)
         for node, held in by_node.items():
+            # Blocks are dealt by the whole cohort's sizes: their order would tell of others' users.
+            held.sort(key=lambda position: user_of(self.messages[position]))
             for start in range(0, len(held), self.per_message):
                 self._push(node, held[start : start + self.per_message])
 

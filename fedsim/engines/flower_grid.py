@@ -94,6 +94,9 @@ class FlowerGrid(MessageGrid):
             else:
                 yield answer
         delivery.num_resent = exchange.num_resent
+        delivery.notes = remote.nodes.news()
+        for text in delivery.notes:
+            remote.tell(text)
         delivery.lost = [one.user for one in lost]
         self._check_lost(lost, len(messages))
 
@@ -128,7 +131,6 @@ class FlowerGrid(MessageGrid):
             dst_node_id=node,
             message_type=MessageType.TRAIN,
             ttl=math.ceil(seconds) + 1.0,
-            group_id=messages[0].metadata.group_id,
         )
 
     def get_node_ids(self) -> Iterable[int]:

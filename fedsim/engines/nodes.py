@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 
 from fedsim import __version__
 from fedsim.data.dataset import UserTable
-from fedsim.errors import DataError, EngineError
+from fedsim.errors import DataError, EngineError, FedsimError, raise_together
 
 QUESTION = "question"
 """Key of the record with which a node is asked about its data."""
@@ -32,6 +32,10 @@ class Nodes(Protocol):
         """Return a connected node for each user; None where there is none at the moment."""
         ...
 
+    def news(self) -> list[str]:
+        """Return what there is to tell about nodes, once."""
+        ...
+
 
 @dataclass(frozen=True)
 class AnyNode:
@@ -49,6 +53,10 @@ class AnyNode:
         """Return a node for each user."""
         nodes = sorted(self.grid.get_node_ids())
         return [nodes[i % len(nodes)] if nodes else None for i in range(len(users))]
+
+    def news(self) -> list[str]:
+        """Return nothing."""
+        return []
 
 
 @dataclass(frozen=True)
@@ -85,7 +93,8 @@ class Owners:
         self._label_names = label_names
         self._holdings: dict[int, Holding] = {}
         self._waited_in_vain = False
-        self._silent: set[int] = set()  # asked without an answer: it would be waited for each time
+        self._left_out: set[int] = set()  # connected, and not asked again or told of again
+        self._news: list[str] = []
 
     def wait_for(self, num_nodes: int) -> dict[int, Holding]:
         """Wait until so many nodes are connected, and return what all that are hold.
@@ -95,8 +104,8 @@ class Owners:
         the other runs of a file would wait for the same nodes.
 
         Raises:
-            EngineError: They do not connect, one does not answer, or it has another fedsim.
-            DataError: The data of one can't be read, or has other labels.
+            FedsimError: They do not connect, or one does not answer, has another fedsim, data that
+                can't be read, or other labels.
         """
         until = time.monotonic() + (0.0 if self._waited_in_vain else self._seconds)
         while len(connected := list(self._grid.get_node_ids())) < num_nodes:
@@ -108,34 +117,46 @@ class Owners:
                 )
             time.sleep(_SECONDS_BETWEEN_LOOKS)
         self._waited_in_vain = False
-        self._holdings, self._silent = {}, set()
-        self._ask(connected)
-        silent = [node for node in connected if node not in self._holdings]
-        if silent:
-            raise EngineError(
-                f"SuperNodes {silent}: expected to be told within {self._seconds:g} s which users "
-                "they hold, found no answer; see their logs"
-            )
+        self._holdings, self._left_out, self._news = {}, set(), []
+        raise_together(list(self._ask(connected).values()))
         return dict(self._holdings)
 
     def holding(self, users: Sequence[str]) -> list[int | None]:
         """Return the connected node that holds each user; a node that came back is asked anew.
 
-        One that does not answer holds nobody until it comes back once more.
-
-        Of nodes that claim the same user, as one that came back under another id may for a while,
-        the first keeps it as long as it is connected.
+        One that does not answer or does not fit is left out until it comes back once more. One that
+        holds a user of another node, as one that came back under another id may for a while, is
+        left out as long as that one is connected.
         """
         connected = list(self._grid.get_node_ids())
-        self._silent &= set(connected)
-        self._ask([n for n in connected if n not in self._holdings and n not in self._silent])
+        self._left_out &= set(connected)
+        known = self._holdings.keys() | self._left_out
+        for node, fault in self._ask([node for node in connected if node not in known]).items():
+            self._leave_out(node, str(fault))
         owner: dict[str, int] = {}
         for node, holding in self._holdings.items():
-            if node in connected:
-                owner = dict.fromkeys(holding.users.ids, node) | owner
+            if node not in connected:
+                continue
+            held = next((user for user in holding.users.ids if user in owner), None)
+            if held is None:
+                owner |= dict.fromkeys(holding.users.ids, node)
+            else:
+                why = f"expected users of its own, found {held!r} of SuperNode {owner[held]}"
+                self._leave_out(node, f"SuperNode {node}: {why}; it waits until that one leaves")
         return [owner.get(user) for user in users]
 
-    def _ask(self, nodes: Sequence[int]) -> None:
+    def news(self) -> list[str]:
+        """Return which nodes were left out since the last call, and why."""
+        news, self._news = self._news, []
+        return news
+
+    def _leave_out(self, node: int, why: str) -> None:
+        if node not in self._left_out:
+            self._left_out.add(node)
+            self._news.append(f"a SuperNode that connected late is left out: {why}")
+
+    def _ask(self, nodes: Sequence[int]) -> dict[int, FedsimError]:
+        """Ask nodes whom they hold; return what is wrong with those that can't take part."""
         messages = [
             Message(
                 RecordDict({QUESTION: self._question}),
@@ -145,20 +166,36 @@ class Owners:
             )
             for node in nodes
         ]
+        wrong: dict[int, FedsimError] = {
+            node: EngineError(
+                f"SuperNode {node}: expected to be told within {self._seconds:g} s which users it "
+                "holds, found no answer; see its log"
+            )
+            for node in nodes
+        }
         if not messages:
-            return
+            return wrong
         for reply in self._grid.send_and_receive(messages, timeout=self._seconds):
             node = reply.metadata.src_node_id
-            if reply.has_content():
-                holding = _holding_of(node, reply.content)
-                _check_alike(node, holding, self._label_names)
-                self._holdings[node] = holding
-            elif node in nodes:
-                raise EngineError(
-                    f"SuperNode {node}: expected to be told which users it holds, found that its "
-                    f"client failed: {reply.error.reason}; see its log"
-                )
-        self._silent |= set(nodes) - self._holdings.keys()
+            if node not in wrong:  # the runtime tells of a lost message in its own name
+                continue
+            try:
+                self._holdings[node] = _checked(node, reply, self._label_names)
+                del wrong[node]
+            except FedsimError as error:
+                wrong[node] = error
+        return wrong
+
+
+def _checked(node: int, reply: Message, label_names: tuple[str, ...]) -> Holding:
+    if reply.has_error():
+        raise EngineError(
+            f"SuperNode {node}: expected to be told which users it holds, found that its client "
+            f"failed: {reply.error.reason}; see its log"
+        )
+    holding = _holding_of(node, reply.content)
+    _check_alike(node, holding, label_names)
+    return holding
 
 
 def _holding_of(node: int, content: RecordDict) -> Holding:

@@ -1,6 +1,7 @@
 """Nodes that hold users of their own, as in a deployment; they come and go, and may not fit."""
 
 import copy
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from flower_runs import (
     on_flower,
     record,
     settings,
+    without_network,
 )
 from flwr.app import Message
 
@@ -118,12 +120,12 @@ class Changed(FakeFlower):
 
     def __init__(self, there: dict[int, dict[str, Any]], node: int, **changes: Any) -> None:
         super().__init__(there)
-        self._node, self._changes = node, changes
+        self._node, self.changes = node, changes
 
     def _reply(self, message: Message, fate: str) -> Message:
         reply = super()._reply(message, fate)
-        if message.metadata.dst_node_id == self._node:
-            reply.content["answer"].update(self._changes)
+        if message.metadata.dst_node_id == self._node and "answer" in reply.content:
+            reply.content["answer"].update(self.changes)
         return reply
 
 
@@ -147,16 +149,91 @@ def test_a_table_of_users_that_can_not_be_is_refused(
         on_flower(at_server(files), tmp_path, grid, num_nodes=1)
 
 
-def test_a_node_that_joins_later_has_to_fit_too(files: Path, tmp_path: Path) -> None:
-    grid = Changed(holders(files, "node-1", "node-2"), 666, fedsim="0.0.1")
+MISFITS = {
+    "version": ({"fedsim": "0.0.1"}, "SuperNode 666: expected fedsim .*, found 0.0.1"),
+    "labels": (
+        {"labels": ["cats"], "label-counts": [1]},
+        "SuperNode 666: expected the server's 17 labels, found 1 ",
+    ),
+    "table": ({"users": ["b", "a"]}, "SuperNode 666: expected sorted ids"),
+    "fault": ({"reason": "no data"}, "SuperNode 666: no data"),
+    "user": ({}, "SuperNode 666: expected users of its own, found '.*' of SuperNode 100"),
+}
 
-    class Joining(Silence):
+
+@pytest.mark.parametrize("kind", MISFITS)
+def test_a_node_that_joins_later_and_does_not_fit_is_left_out(
+    kind: str, files: Path, tmp_path: Path
+) -> None:
+    changes, why = MISFITS[kind]
+    grid = Changed(holders(files, "node-1", "node-2"), 666, **changes)
+
+    class Joining(Notes):
         def recorded(self, run_id: str, line: dict[str, Any]) -> None:
-            grid.nodes[666] = grid.nodes[100]
+            if (line["split"], line["round"]) == ("val", 1):
+                grid.nodes = {666: grid.nodes[100], **grid.nodes}
 
-    outcome = on_flower(at_server(files), tmp_path, grid, num_nodes=2, reporter=Joining())
-    assert isinstance(outcome, Failure)
-    assert "SuperNode 666: expected fedsim" in outcome.message
+    given, notes = at_server(files), Joining()
+    given["federated"]["num_rounds"] = 4
+    summary = on_flower(given, tmp_path / "there", grid, num_nodes=2, reporter=notes)
+    assert not isinstance(summary, Failure), summary
+    assert [node for node, kind in grid.asked if node == 666] == [666]  # asked once, of its users
+    (text,) = notes.texts
+    assert re.match(f"a SuperNode that connected late is left out: {why}", text)
+    assert summary["notes"] == [{"round": 2, "note": text}]
+
+    given = settings()
+    given["federated"]["num_rounds"] = 4
+    fedsim.run(given, tmp_path / "here", Silence())
+    found = record(tmp_path / "there")
+    assert [line.pop("note", None) for line in found if line["split"] == "train"][1] == text
+    assert without_network(found) == without_network(record(tmp_path / "here"))
+
+
+@pytest.mark.parametrize("kind", MISFITS.keys() - {"user"})
+def test_a_node_that_does_not_fit_at_the_start_stops_the_run(
+    kind: str, files: Path, tmp_path: Path
+) -> None:
+    changes, why = MISFITS[kind]
+    grid = Changed({666: holders(files, "node-1")[100]}, 666, **changes)
+    with pytest.raises((DataError, EngineError), match=why):
+        on_flower(at_server(files), tmp_path, grid, num_nodes=1)
+
+
+def test_two_nodes_that_do_not_fit_at_the_start_are_told_together(
+    files: Path, tmp_path: Path
+) -> None:
+    grid = FakeFlower({7: {"data": "missing.h5"}, 8: {"data": "lost.h5"}})
+    with pytest.raises(DataError, match=r"(?s)SuperNode 7: .*missing\.h5.*SuperNode 8: .*lost\.h5"):
+        on_flower(at_server(files), tmp_path, grid, num_nodes=2)
+
+
+def test_a_node_that_was_left_out_is_asked_anew_when_it_comes_back(
+    files: Path, tmp_path: Path
+) -> None:
+    """It left with another release, and comes back with it, and then with the right one."""
+    grid = Changed(holders(files, "node-1", "node-2"), 555, fedsim="0.0.1")
+
+    class Moving(Notes):
+        def recorded(self, run_id: str, line: dict[str, Any]) -> None:
+            if line["split"] != "val":
+                return
+            if line["round"] == 1:
+                grid.nodes[555] = grid.nodes.pop(101)
+            if line["round"] == 2:
+                grid.nodes[101] = grid.nodes.pop(555)
+            if line["round"] == 3:
+                grid.nodes[555] = grid.nodes.pop(101)
+                grid.changes = {}
+
+    given, notes = at_server(files), Moving()
+    given["federated"]["num_rounds"] = 4
+    outcome = on_flower(given, tmp_path, grid, num_nodes=2, reporter=notes)
+    assert not isinstance(outcome, Failure), outcome
+    dropped = [x["diagnostic_num_dropped_out"] for x in record(tmp_path) if x["split"] == "train"]
+    assert [number > 0 for number in dropped] == [False, True, False, False]
+    assert sum("555: expected fedsim" in text for text in notes.texts) == 1
+    assert grid.asked.count((555, "query")) == 2
 
 
 def test_a_node_that_joins_later_and_says_nothing_is_asked_once(

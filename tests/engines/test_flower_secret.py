@@ -194,6 +194,21 @@ def test_nothing_but_the_checkpoint_holds_the_secret_and_only_its_owner_can_read
     assert stat.S_IMODE(checkpoint(tmp_path).stat().st_mode) == 0o600
 
 
+def test_what_a_node_is_sent_tells_nothing_of_the_users_of_others(
+    files: Path, tmp_path: Path
+) -> None:
+    """Blocks, and the order of messages, follow from the sizes of the whole cohort's users."""
+    grid = deployed(files, tmp_path, **CENTRAL_DP)
+    training = [m for m in grid.sent if m.metadata.message_type == "train"]
+    assert {message.metadata.group_id for message in training} == {""}
+    for message in training:
+        configs = [c for u in unpack(message.content) for c in u.config_records.values()]
+        users = [str(config[USER]) for config in configs]
+        assert len(users) > 1
+        assert users == sorted(users)
+        assert all(config.keys() == {ROUND, USER} for config in configs)
+
+
 def test_two_deployments_with_one_seed_differ_in_noise_and_cohorts(
     files: Path, tmp_path: Path
 ) -> None:
