@@ -6,6 +6,7 @@ checkpoint can lead back to are deleted.
 """
 
 import contextlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -68,6 +69,11 @@ class ClientStates:
         reachable = [n for n in self._rounds(user_index) if n <= round_num - self._checkpoint_every]
         for old in sorted(reachable)[:-1]:
             self._path(user_index, old).unlink(missing_ok=True)
+
+    def forget(self, user_index: int, rounds: Iterable[int]) -> None:
+        """Delete what some of a user's participations left: the server did not get the rest."""
+        for round_num in set(rounds) & set(self._rounds(user_index)):
+            self._path(user_index, round_num).unlink(missing_ok=True)
 
     def forget_after(self, round_num: int) -> None:
         """Delete what rounds after a checkpoint's wrote: they are done again."""

@@ -1,5 +1,6 @@
 """The training loop."""
 
+import dataclasses
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -100,8 +101,10 @@ def train(run: Federation, state: RunState) -> RunState:
             round_num, arrays, run.strategy.state_dict(), run.privacy.state_dict()
         )
         missing |= _undelivered(delivery, missing)
-        for text in delivery.notes if delivery is not None else ():
-            run.book.note(text)
+        if delivery is not None:
+            state = dataclasses.replace(state, unreceived=delivery.unreceived)
+            for text in delivery.notes:
+                run.book.note(text)
         replaced = run.grid.figures() if isinstance(run.grid, UserGrid) else {}
         training = {**metrics, **missing, **replaced, "seconds": time.perf_counter() - started}
         state = run.book.close_round(state, training, run.privacy.spent(round_num))

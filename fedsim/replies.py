@@ -17,11 +17,13 @@ class Delivery:
         lost: Users without an answer.
         num_resent: Users' messages that were sent again.
         notes: What else the record has to say of the round.
+        unreceived: By user, the rounds since the last answer that came whose answers did not.
     """
 
     lost: list[str] = field(default_factory=list)
     num_resent: int = 0
     notes: list[str] = field(default_factory=list)
+    unreceived: dict[str, list[int]] = field(default_factory=dict)
 
 
 class Replies(Iterable[Message]):

@@ -25,12 +25,14 @@ class Place:
         states: Folder of what users keep between rounds.
         workers: Processes.
         tell: Told what there is to know about the run that stops nothing.
+        unreceived: By user, the rounds since the last answer that came whose answers did not.
     """
 
     numbers: str
     states: Path
     workers: int
     tell: Tell
+    unreceived: dict[str, list[int]]
 
 
 class Runtime(Protocol):

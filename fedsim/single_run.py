@@ -91,7 +91,7 @@ def run_job(
     states = folder.path / CLIENT_STATES
     ClientStates(states, config.engine.checkpoint_every).forget_after(state.round_num)
     tell = functools.partial(reporter.noted, job.run_id)
-    place = Place(_numbers_named(job, dataset), states, workers, tell)
+    place = Place(_numbers_named(job, dataset), states, workers, tell, state.unreceived)
     with runtime.grid(config, model, dataset, place) as grid:
         path = _training_path(job, model, dataset, grid)
         if path != "images":

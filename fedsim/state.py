@@ -42,6 +42,7 @@ class RunState:
         strategy: The strategy's state.
         ledger: What the privacy accounting has to remember.
         best: The best round so far; None before the first score.
+        unreceived: By user, the rounds since the last answer that came whose answers did not.
         secret: What central noise and cohorts are functions of; None for the seed.
     """
 
@@ -50,6 +51,7 @@ class RunState:
     strategy: dict[str, Any] = dataclasses.field(default_factory=dict)
     ledger: dict[str, Any] = dataclasses.field(default_factory=dict)
     best: Best | None = None
+    unreceived: dict[str, list[int]] = dataclasses.field(default_factory=dict)
     secret: Secret | None = None
 
     def start(self) -> "RunState":
@@ -111,6 +113,7 @@ def save_checkpoint(state: RunState, path: Path, settings: dict[str, Any]) -> No
             "macro_ap": best.macro_ap,
             "arrays": to_arrays(best.arrays),
         },
+        "unreceived": state.unreceived,
         "secret": state.secret and state.secret.key.hex(),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -173,6 +176,7 @@ def load_checkpoint(path: Path, settings: dict[str, Any]) -> RunState:
         strategy=content["strategy"],
         ledger=content["ledger"],
         best=best and Best(best["round_num"], best["macro_ap"], to_record(best["arrays"])),
+        unreceived=content.get("unreceived", {}),
         secret=Secret(bytes.fromhex(secret)) if secret else None,
     )
 

@@ -1,13 +1,17 @@
 """Tiny runs on Flower's nodes, as a simulation or a deployment, and what they leave behind."""
 
 import copy
+import csv
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from fake_flower import FakeFlower
 
+from fedsim.attendance import Absent
 from fedsim.config_file import runs_of
 from fedsim.experiment import run_jobs
 from fedsim.flower_app.runtime import FlowerRuntime
@@ -61,6 +65,27 @@ class Clock:
 
     def sleep(self, seconds: float) -> None:
         self.now += 1
+
+
+class Without:
+    """Attendance in process of those who answer in a record."""
+
+    def __init__(self, users: Any, present: set[tuple[int, str]]) -> None:
+        self._users, self._present = users, present
+
+    def absent(self, round_num: int, positions: Iterable[int]) -> Absent:
+        ids = [self._users.ids[position] for position in positions]
+        lost = np.array([(round_num, user) not in self._present for user in ids], dtype=np.bool_)
+        return Absent(lost, np.zeros_like(lost))
+
+    def num_never_in_time(self) -> int:
+        return 0
+
+
+def answered(out: Path) -> set[tuple[int, str]]:
+    """Rounds and users whose answers came."""
+    with (out / "tiny" / "seed0" / "clients.csv").open() as file:
+        return {(int(row["round"]), row["user"]) for row in csv.DictReader(file)}
 
 
 def settings(**changes: Any) -> dict[str, Any]:

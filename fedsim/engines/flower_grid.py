@@ -10,17 +10,20 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedsim.data.dataset import UserTable
-from fedsim.engines.exchange import UNREACHABLE, Exchange, Lost
+from fedsim.engines.exchange import UNREACHABLE, Exchange, Lost, user_of
 from fedsim.engines.message_grid import MessageGrid
 from fedsim.engines.nodes import Nodes, Tell
 from fedsim.engines.pack import pack
 from fedsim.engines.user_grid import UserGrid
 from fedsim.errors import EngineError
 from fedsim.replies import Delivery, Replies
-from fedsim.update_sum import FOLD
+from fedsim.update_sum import FOLD, ROUND
 
 TASK = "task"
 """Key of the record that says how a node is to train."""
+
+UNRECEIVED, ROUNDS = "unreceived", "rounds"
+"""Keys of the record, and of what it holds, that tells of a user which answers were lost."""
 
 _BYTES_PER_MESSAGE = 256 * 2**20  # of the arrays that come back in one
 
@@ -59,10 +62,15 @@ class FlowerGrid(MessageGrid):
         remote: How users are reached.
         local: Answers what is not training.
         num_bytes: Size of the arrays that one user sends back.
+        unreceived: By user, the rounds since the last answer that came whose answers did not. A
+            user forgets what it kept in them, and is as if it had dropped out.
     """
 
-    def __init__(self, remote: Remote, local: UserGrid, num_bytes: int) -> None:
+    def __init__(
+        self, remote: Remote, local: UserGrid, num_bytes: int, unreceived: dict[str, list[int]]
+    ) -> None:
         self._remote, self._local = remote, local
+        self._unreceived = dict(unreceived)
         self._per_message = max(1, _BYTES_PER_MESSAGE // max(1, num_bytes))
 
     def send_and_receive(
@@ -93,12 +101,20 @@ class FlowerGrid(MessageGrid):
                 lost.append(answer)
             else:
                 yield answer
+        self._remember(messages, {one.user for one in lost})
+        delivery.unreceived = dict(self._unreceived)
         delivery.num_resent = exchange.num_resent
         delivery.notes = remote.nodes.news()
         for text in delivery.notes:
             remote.tell(text)
         delivery.lost = [one.user for one in lost]
         self._check_lost(lost, len(messages))
+
+    def _remember(self, messages: Sequence[Message], lost: set[str]) -> None:
+        for message in messages:
+            user, before = user_of(message), self._unreceived.pop(user_of(message), [])
+            if user in lost:
+                self._unreceived[user] = [*before, _round_of(message)]
 
     def _check_lost(self, lost: list[Lost], num_asked: int) -> None:
         if not lost:
@@ -120,17 +136,20 @@ class FlowerGrid(MessageGrid):
         return gone and bool(list(self._remote.grid.get_node_ids()))
 
     def _wrap(self, messages: Sequence[Message], node: int, seconds: float) -> Message:
-        contents = [
-            RecordDict({key: record for key, record in message.content.items() if key != FOLD})
-            for message in messages
-        ]
-        content = pack(contents)
+        content = pack([self._content(message) for message in messages])
         content[TASK] = self._remote.task
         return Message(
             content,
             dst_node_id=node,
             message_type=MessageType.TRAIN,
             ttl=math.ceil(seconds) + 1.0,
+        )
+
+    def _content(self, message: Message) -> RecordDict:
+        content = {key: record for key, record in message.content.items() if key != FOLD}
+        rounds = self._unreceived.get(user_of(message))
+        return RecordDict(
+            content | ({UNRECEIVED: ConfigRecord({ROUNDS: rounds})} if rounds else {})
         )
 
     def get_node_ids(self) -> Iterable[int]:
@@ -145,3 +164,12 @@ class FlowerGrid(MessageGrid):
     def close(self) -> None:
         """End what scores here."""
         self._local.close()
+
+
+def _round_of(message: Message) -> int:
+    """Return the round that a message belongs to: it stands beside the user."""
+    return next(
+        int(str(config[ROUND]))
+        for config in message.content.config_records.values()
+        if ROUND in config
+    )

@@ -12,7 +12,8 @@ import fedsim
 from fedsim import build
 from fedsim.data.dataset import label_counts
 from fedsim.engines.client_app import LocalClientApp
-from fedsim.engines.flower_grid import TASK
+from fedsim.engines.exchange import user_of
+from fedsim.engines.flower_grid import ROUNDS, TASK, UNRECEIVED
 from fedsim.engines.nodes import (
     LABEL_COUNTS,
     LABELS,
@@ -50,8 +51,8 @@ def train(message: Message, context: Context) -> Message:
     contents = _read_once(unpack(message.content))
     node_config = json.dumps(dict(context.node_config), sort_keys=True)
     try:
-        local = _local_app(json.dumps(dict(record), sort_keys=True), node_config)
-        answers = [_answer(local, message, content) for content in contents]
+        trainer, local = _local_app(json.dumps(dict(record), sort_keys=True), node_config)
+        answers = [_answer(trainer, local, message, content) for content in contents]
     except FedsimError as error:
         answers = [RecordDict({"error": _reason(error)}) for _ in contents]
     return Message(pack(answers), reply_to=message)
@@ -72,19 +73,24 @@ def _held(task: Task) -> ConfigRecord:
 
 
 @functools.lru_cache(maxsize=1)
-def _local_app(record: str, node_config: str) -> LocalClientApp:
+def _local_app(record: str, node_config: str) -> tuple[Trainer, LocalClientApp]:
     """Build the model once in a process; a simulation's processes live as long as the run."""
     task = Task.on_node(ConfigRecord(json.loads(record)), json.loads(node_config))
     part = build.build_part(task.config)
     check_states(task, keeps=part is not None and part.state_copies > 0)
     trainer: Trainer = build.build_trainer(task.config, task.states)
-    return LocalClientApp(trainer)
+    return trainer, LocalClientApp(trainer)
 
 
-def _answer(local: LocalClientApp, message: Message, content: RecordDict) -> RecordDict:
+def _answer(
+    trainer: Trainer, local: LocalClientApp, message: Message, content: RecordDict
+) -> RecordDict:
     """Train one user; the arrays are copied, since the next user trains in the same memory."""
     private = copy.copy(message)
     private.content = content
+    unreceived: Any = content.pop(UNRECEIVED, None)
+    if unreceived is not None:
+        trainer.forget(user_of(private), unreceived[ROUNDS])
     try:
         reply = execute(local, Unit((private,), rule=None), {})
     except FedsimError as error:

@@ -74,7 +74,7 @@ class FlowerRuntime:
             tell=place.tell,
         )
         sizes = [t.numel() * t.itemsize for t in exchanged_tensors(model).values()]
-        return FlowerGrid(remote, local, sum(sizes))
+        return FlowerGrid(remote, local, sum(sizes), place.unreceived)
 
     def secret(self, config: RunConfig) -> Secret | None:
         """Return a new one in a deployment under central DP, whose sites all know the seed."""

@@ -120,6 +120,12 @@ class Trainer:
         }
         return dataclasses.replace(result, sent_back=sent_back)
 
+    def forget(self, user: str, rounds: list[int]) -> None:
+        """Delete what a user keeps of some rounds, whose answers were lost."""
+        index = self._index_of(user)
+        if self._states is not None and index is not None:
+            self._states.forget(index, rounds)
+
     def _train(
         self, gradient: GradientFn, examples: Examples, keys: tuple[int, str]
     ) -> LocalResult:

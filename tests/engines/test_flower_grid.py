@@ -1,12 +1,10 @@
 """Runs on Flower's nodes, beside the same runs in process; the network is a fake, and may lose."""
 
-import csv
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-import numpy as np
 import pytest
 from fake_flower import FakeFlower, Fate
 from flower_runs import (
@@ -16,6 +14,8 @@ from flower_runs import (
     SIMULATION,
     Clock,
     Notes,
+    Without,
+    answered,
     assert_same_run,
     on_flower,
     record,
@@ -25,7 +25,6 @@ from flwr.app import Message
 
 import fedsim
 from fedsim import build
-from fedsim.attendance import Absent
 from fedsim.config import RunConfig
 from fedsim.data.sources import open_dataset
 from fedsim.engines import exchange, flower_grid
@@ -99,21 +98,6 @@ def lose(share: float) -> Fate:
     return fate
 
 
-class Without:
-    """Attendance in process of those who answer in a record."""
-
-    def __init__(self, users: Any, present: set[tuple[int, str]]) -> None:
-        self._users, self._present = users, present
-
-    def absent(self, round_num: int, positions: Iterable[int]) -> Absent:
-        ids = [self._users.ids[position] for position in positions]
-        lost = np.array([(round_num, user) not in self._present for user in ids], dtype=np.bool_)
-        return Absent(lost, np.zeros_like(lost))
-
-    def num_never_in_time(self) -> int:
-        return 0
-
-
 def test_under_central_dp_lost_users_add_zero_and_noise_and_denominator_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,9 +108,7 @@ def test_under_central_dp_lost_users_add_zero_and_noise_and_denominator_stay(
     assert sum(lost) > 0
     assert sum(line["num_clients"] for line in training) > 0
     assert len(notes.texts) == sum(map(bool, lost))
-    with (tmp_path / "there" / "tiny" / "seed0" / "clients.csv").open() as file:
-        present = {(int(row["round"]), row["user"]) for row in csv.DictReader(file)}
-
+    present = answered(tmp_path / "there")
     monkeypatch.setattr(build, "build_attendance", lambda config, users: Without(users, present))
     fedsim.run(settings(**CENTRAL_DP), tmp_path / "here", Silence())
     assert_same_run(tmp_path / "there", tmp_path / "here")

@@ -1,0 +1,75 @@
+"""What users keep between rounds on nodes, where the server did not get what belongs to it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_flower import FakeFlower
+from flower_runs import (
+    SETTINGS,
+    Without,
+    answered,
+    assert_same_run,
+    at_server,
+    on_flower,
+    record,
+    settings,
+)
+from flwr.app import Message
+
+import fedsim
+from fedsim import build
+from fedsim.engines.pack import unpack
+from fedsim.reporter import Failure, Silence
+from fedsim.update_sum import ROUND, USER
+
+pytestmark = pytest.mark.usefixtures("no_pauses")
+
+LOSSY, LOST = 101, (2, 3)
+
+
+class Lossy(FakeFlower):
+    """One node does its work in some rounds, and none of its answers comes."""
+
+    def __init__(self, there: dict[int, dict[str, Any]], asked: dict[int, set[str]]) -> None:
+        super().__init__(there, self._lose)
+        self._asked_of_it = asked
+
+    def _lose(self, message: Message) -> str:
+        if message.metadata.message_type != "train" or message.metadata.dst_node_id != LOSSY:
+            return "answered"
+        told = [c for u in unpack(message.content) for c in u.config_records.values() if USER in c]
+        round_num = int(str(told[0][ROUND]))
+        self._asked_of_it.setdefault(round_num, set()).update(str(c[USER]) for c in told)
+        return "forgotten" if round_num in LOST else "answered"
+
+
+def scaffold(num_rounds: int) -> dict[str, Any]:
+    federated = {**SETTINGS["federated"], "num_rounds": num_rounds, "cohort_size": 90}
+    return {"strategy": {"name": "scaffold"}, "federated": federated}
+
+
+@pytest.mark.parametrize("sittings", [(6,), (3, 6)], ids=["at once", "resumed after the loss"])
+def test_what_a_user_kept_is_forgotten_if_the_answer_was_lost(
+    sittings: tuple[int, ...], files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is that in which these users have dropped out."""
+    asked: dict[int, set[str]] = {}
+    nodes = {
+        100 + i: {"data": str(files / f"node-{i + 1}.h5"), "states": str(tmp_path / f"states-{i}")}
+        for i in range(2)
+    }
+    for num_rounds in sittings:
+        given = at_server(files, **scaffold(num_rounds))
+        outcome = on_flower(given, tmp_path / "there", Lossy(nodes, asked), num_nodes=2)
+        assert not isinstance(outcome, Failure), outcome
+    training = [line for line in record(tmp_path / "there") if line["split"] == "train"]
+    dropped = [line["diagnostic_num_dropped_out"] for line in training]
+    assert dropped == [0, len(asked[2]), len(asked[3]), 0, 0, 0]
+    assert asked[1] & (asked[2] | asked[3]) & (asked[4] | asked[5]), "none was to be remembered"
+    assert asked[2] & asked[3] & (asked[4] | asked[5]), "none was lost twice"
+
+    present = answered(tmp_path / "there")
+    monkeypatch.setattr(build, "build_attendance", lambda config, users: Without(users, present))
+    fedsim.run(settings(**scaffold(6)), tmp_path / "here", Silence())
+    assert_same_run(tmp_path / "there", tmp_path / "here")
