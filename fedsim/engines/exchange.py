@@ -10,7 +10,8 @@ from flwr.serverapp import Grid
 
 from fedsim.data.dataset import UserTable
 from fedsim.engines.answers import checked_answer
-from fedsim.engines.nodes import REASON, Nodes
+from fedsim.engines.holdings import REASON
+from fedsim.engines.nodes import Nodes
 from fedsim.engines.pack import unpack
 from fedsim.engines.unit import place_of
 from fedsim.errors import EngineError

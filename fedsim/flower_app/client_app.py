@@ -14,7 +14,7 @@ from fedsim.data.dataset import label_counts
 from fedsim.engines.client_app import LocalClientApp
 from fedsim.engines.exchange import user_of
 from fedsim.engines.flower_grid import ROUNDS, TASK, UNRECEIVED
-from fedsim.engines.nodes import (
+from fedsim.engines.holdings import (
     LABEL_COUNTS,
     LABELS,
     NUM_IMAGES,

@@ -13,7 +13,8 @@ from fedsim.data.dataset import FederatedDataset
 from fedsim.data.image_dataset import ImageDataset
 from fedsim.data.users_elsewhere import UsersElsewhere
 from fedsim.engines.flower_grid import FlowerGrid, Remote
-from fedsim.engines.nodes import AnyNode, Owners, all_users
+from fedsim.engines.holdings import all_users
+from fedsim.engines.nodes import AnyNode, Owners
 from fedsim.errors import ConfigError
 from fedsim.flower_app.task import Task
 from fedsim.models.initialize import exchanged_tensors
