@@ -299,7 +299,7 @@ def build_cohort(
 ) -> CohortSampler:
     """Make the cohort sampler; with a secret, cohorts are a function of it and not of the seed."""
     size = config.federated.cohort_size
-    return CohortSampler(users, size, sampling_of(config), config.seed, secret)
+    return CohortSampler(users, size, sampling_of(config), config.seed, secret=secret)
 
 
 def build_attendance(config: RunConfig, users: UserTable) -> Attendance | None:

@@ -1,7 +1,7 @@
 """Who takes part in a round, and in which order the work is dealt."""
 
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -37,7 +37,7 @@ class CohortSampler:
     cohort_size: int
     sampling: Sampling
     seed: int
-    secret: Secret | None = None
+    secret: Secret | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         check_cohort_size(self.cohort_size, len(self.users))

@@ -25,7 +25,7 @@ def test_every_user_is_as_likely_as_any_other(
     num_users: int, sampling: str, secret: Secret | None
 ) -> None:
     cohort_size, rounds = 100, 400
-    sampler = CohortSampler(table(num_users), cohort_size, sampling, 0, secret)
+    sampler = CohortSampler(table(num_users), cohort_size, sampling, 0, secret=secret)
     counts, sizes = Counter(), []
     for round_num in range(1, rounds + 1):
         drawn = sampler.draw(round_num)
@@ -48,7 +48,7 @@ def test_every_user_is_as_likely_as_any_other(
 @pytest.mark.parametrize("secret", [None, SECRET])
 def test_pairs_are_independent_under_poisson(secret: Secret | None) -> None:
     """The share of rounds that hold both of two users is q^2: cohorts of fixed size have less."""
-    sampler = CohortSampler(table(10), 5, "poisson", 0, secret)
+    sampler = CohortSampler(table(10), 5, "poisson", 0, secret=secret)
     both = [{0, 1} <= set(sampler.draw(r).tolist()) for r in range(4000)]
     assert np.mean(both) == pytest.approx(0.25, abs=0.02)
 
@@ -56,14 +56,14 @@ def test_pairs_are_independent_under_poisson(secret: Secret | None) -> None:
 @pytest.mark.parametrize("sampling", ["fixed_size", "poisson"])
 def test_with_a_secret_cohorts_are_a_function_of_it_and_not_of_the_seed(sampling: str) -> None:
     users = table(500)
-    drawn = CohortSampler(users, 60, sampling, 4, SECRET).draw(7)
+    drawn = CohortSampler(users, 60, sampling, 4, secret=SECRET).draw(7)
     keys = [(-users.num_images[i], users.ids[i]) for i in drawn]
     assert keys == sorted(keys)
-    assert (drawn == CohortSampler(users, 60, sampling, 5, SECRET).draw(7)).all()
+    assert (drawn == CohortSampler(users, 60, sampling, 5, secret=SECRET).draw(7)).all()
     for other in (
         CohortSampler(users, 60, sampling, 4).draw(7),
-        CohortSampler(users, 60, sampling, 4, SECRET).draw(8),
-        CohortSampler(users, 60, sampling, 4, Secret(bytes(32))).draw(7),
+        CohortSampler(users, 60, sampling, 4, secret=SECRET).draw(8),
+        CohortSampler(users, 60, sampling, 4, secret=Secret(bytes(32))).draw(7),
     ):
         assert len(set(drawn.tolist()) & set(other.tolist())) < 20  # 7.2 on average
 
