@@ -11,13 +11,17 @@ import numpy as np
 import torch
 from fake_flower import FakeFlower
 
+from fedsim import runtime
 from fedsim.attendance import Absent
+from fedsim.config import RunConfig
 from fedsim.config_file import runs_of
 from fedsim.experiment import run_jobs
 from fedsim.flower_app.runtime import FlowerRuntime
 from fedsim.jobs import jobs_of
-from fedsim.reporter import Silence
+from fedsim.reporter import Failure, Silence
 from fedsim.run_processes import Outcome
+from fedsim.secret import Secret
+from fedsim.state import load_checkpoint
 
 SETTINGS: dict[str, Any] = {
     "name": "tiny",
@@ -144,3 +148,31 @@ def at_server(files: Path, **changes: Any) -> dict[str, Any]:
     given = settings(**changes)
     given["data"]["source"] = str(files / "server.h5")
     return given
+
+
+class HereWithSecret:
+    """All users are here, and the noise is that of a given secret."""
+
+    def __init__(self, secret: Secret) -> None:
+        self._secret = secret
+        self.dataset, self.grid = runtime.HERE.dataset, runtime.HERE.grid
+
+    def secret(self, config: RunConfig) -> Secret | None:
+        return self._secret
+
+
+def here_with(secret: Secret, given: dict[str, Any], out: Path) -> None:
+    jobs = jobs_of(runs_of(given, {}, "the settings"))
+    outcomes = run_jobs(
+        jobs, out, Silence(), command="", repeat_failed=True, runtime=HereWithSecret(secret)
+    )
+    (outcome,) = outcomes.values()
+    assert not isinstance(outcome, Failure), outcome
+
+
+def secret_of(out: Path) -> Secret:
+    path = out / "tiny" / "seed0" / "checkpoint" / "state.pt"
+    content = torch.load(path, weights_only=True)
+    secret = load_checkpoint(path, content["settings"]).secret
+    assert secret is not None
+    return secret

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from flower_processes import flower
+from flower_runs import here_with, secret_of
 
 import fedsim
 from fedsim import build
@@ -62,14 +63,17 @@ def yaml(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+PRIVATE = "privacy.central.clipping_norm=0.1 privacy.central.noise_multiplier=1"
+
+
 def in_process(out: Path) -> Path:
     fedsim.run(SETTINGS, out, Silence())
     return out
 
 
-def deployed(yaml: Path, files: Path, out: Path) -> str:
-    source = files / "server.h5"
-    return f'config="{yaml}" overrides="data.source={source}" out="{out}" num-nodes=2'
+def deployed(yaml: Path, files: Path, out: Path, overrides: str = "") -> str:
+    given = f"data.source={files / 'server.h5'} {overrides}"
+    return f'config="{yaml}" overrides="{given}" out="{out}" num-nodes=2'
 
 
 @pytest.mark.slow
@@ -85,6 +89,33 @@ def test_a_deployment_of_two_supernodes_gives_the_bits_of_the_run_in_process(
         runtime.wait(out / "tiny" / "seed0" / "summary.json", "best_round")
     assert same_bits(trained(out), trained(expected))
     assert lines(out) == lines(expected)
+
+
+@pytest.mark.slow
+def test_a_private_deployment_that_is_gone_on_with_has_the_bits_of_its_secret(
+    yaml: Path, files: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    overrides = f"strategy.weighting=uniform {PRIVATE}"
+    with flower(tmp_path) as runtime:
+        runtime.superlink()
+        runtime.supernode("node-1", files / "node-1.h5")
+        runtime.supernode("node-2", files / "node-2.h5")
+        runtime.run(deployed(yaml, files, out, f"{overrides} federated.num_rounds=1"))
+        runtime.wait(out / "tiny" / "seed0" / "summary.json", "best_round")
+        first = secret_of(out)
+        runtime.processes.pop("run").wait(60)
+        runtime.run(deployed(yaml, files, out, overrides))
+        runtime.wait(out / "tiny" / "seed0" / "summary.json", '"num_rounds": 3')
+    assert secret_of(out) == first
+    central = {"clipping_norm": 0.1, "noise_multiplier": 1}
+    private = {
+        "strategy": {"name": "fedavg", "weighting": "uniform"},
+        "privacy": {"central": central},
+    }
+    here_with(first, {**SETTINGS, **private}, tmp_path / "here")
+    assert same_bits(trained(out), trained(tmp_path / "here"))
+    assert lines(out) == lines(tmp_path / "here")
 
 
 class OnNodeOneFrom:

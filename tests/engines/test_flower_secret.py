@@ -14,28 +14,24 @@ from flower_runs import (
     SIMULATION,
     assert_same_run,
     at_server,
+    here_with,
     holders,
     on_flower,
     record,
+    secret_of,
     settings,
     trained,
 )
 from flwr.app import ConfigRecord, Message
 
-from fedsim import build, runtime
+from fedsim import build
 from fedsim.build_privacy import federated_privacy
-from fedsim.config import RunConfig
-from fedsim.config_file import runs_of
 from fedsim.data.sources import open_dataset
 from fedsim.engines.flower_grid import TASK
 from fedsim.engines.pack import unpack
-from fedsim.experiment import run_jobs
 from fedsim.flower_app.task import Task
 from fedsim.flower_seam import to_arrays
-from fedsim.jobs import jobs_of
 from fedsim.reporter import Failure, Silence
-from fedsim.secret import Secret
-from fedsim.state import load_checkpoint
 from fedsim.update_sum import ROUND, USER
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
@@ -56,36 +52,8 @@ class Listening(FakeFlower):
         return "answered"
 
 
-class HereWithSecret:
-    """All users are here, and the noise is that of a given secret."""
-
-    def __init__(self, secret: Secret) -> None:
-        self._secret = secret
-        self.dataset, self.grid = runtime.HERE.dataset, runtime.HERE.grid
-
-    def secret(self, config: RunConfig) -> Secret | None:
-        return self._secret
-
-
-def here(given: dict[str, Any], out: Path, secret: Secret) -> dict[str, Any]:
-    jobs = jobs_of(runs_of(given, {}, "the settings"))
-    outcomes = run_jobs(
-        jobs, out, Silence(), command="", repeat_failed=True, runtime=HereWithSecret(secret)
-    )
-    (outcome,) = outcomes.values()
-    assert not isinstance(outcome, Failure), outcome
-    return outcome
-
-
 def checkpoint(out: Path) -> Path:
     return out / "tiny" / "seed0" / "checkpoint" / "state.pt"
-
-
-def secret_of(out: Path) -> Secret:
-    content = torch.load(checkpoint(out), weights_only=True)
-    secret = load_checkpoint(checkpoint(out), content["settings"]).secret
-    assert secret is not None
-    return secret
 
 
 def deployed(files: Path, out: Path, **changes: Any) -> Listening:
@@ -109,7 +77,7 @@ def test_a_deployment_gives_the_bits_of_a_run_here_with_its_secret(
 ) -> None:
     changes = {**CENTRAL_DP, **changes}
     deployed(files, tmp_path / "there", **changes)
-    here(settings(**changes), tmp_path / "here", secret_of(tmp_path / "there"))
+    here_with(secret_of(tmp_path / "there"), settings(**changes), tmp_path / "here")
     assert_same_run(tmp_path / "there", tmp_path / "here")
 
 
@@ -248,7 +216,7 @@ def test_a_deployment_that_was_killed_goes_on_to_the_same_bits_and_does_no_seen_
     grid = deployed(files, out, **changes)
     assert sorted(models(grid.sent)) == [3, 4]
     assert secret_of(out) == secret
-    here(settings(**changes), tmp_path / "here", secret)
+    here_with(secret, settings(**changes), tmp_path / "here")
     assert_same_run(out, tmp_path / "here")
     assert [line["round"] for line in record(out) if line["split"] == "train"] == [1, 2, 3, 4]
 
