@@ -149,7 +149,7 @@ def train_users(path: Path, size: int, num_users: int, passes: int) -> tuple[flo
     dataset = open_dataset(str(path), labels="coarse", image_size=size, cache_mb=0)
     settings = LocalSettings(epochs=2, batch_size=BATCH_SIZE, learning_rate=0.01)
     transform = Transform("none", size, (0.5,) * 3, (0.5,) * 3)
-    trainer = Trainer(Cnn(1), dataset, transform, settings, seed=0)
+    trainer = Trainer(Cnn(len(dataset.label_names)), dataset, transform, settings, seed=0)
     users = dataset.users("train").ids[:num_users]
 
     def one_pass(ahead: bool) -> float:
