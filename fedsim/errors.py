@@ -60,6 +60,16 @@ def unwritable(error: Exception, place: object) -> CheckpointError | None:
     )
 
 
+def remedy_for(error: OSError, otherwise: str) -> str:
+    """Return what to do about a file that can't be read.
+
+    Args:
+        error: What the system says.
+        otherwise: The remedy if it is anything but a want of permission.
+    """
+    return "make it readable" if isinstance(error, PermissionError) else otherwise
+
+
 def first_line(error: Exception) -> str:
     r"""Return the first line of what an exception says; empty if it says nothing.
 

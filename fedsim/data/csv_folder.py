@@ -33,11 +33,11 @@ def find_csv(path: Path) -> Path | None:
         return None
     try:
         files = [file for file in path.iterdir() if file.suffix.lower() == SUFFIX]
+        found = sorted(file for file in files if file.is_file())
     except OSError as error:
         raise DataError(
             f"{path}: expected a folder of images, found {error.strerror}; make it readable"
         ) from error
-    found = sorted(file for file in files if file.is_file())
     if len(found) > 1 and path / "data.csv" not in found:
         names = ", ".join(file.name for file in found)
         raise DataError(
@@ -150,4 +150,5 @@ class _Files:
             with os.scandir(folder) as entries:
                 return {entry.name: file_fault(self._root, entry) for entry in entries}
         except OSError as error:
-            return f"no such folder ({error.strerror})"
+            missing = isinstance(error, FileNotFoundError)
+            return "no such folder" if missing else f"no folder to look into ({error.strerror})"

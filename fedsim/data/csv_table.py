@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fedsim.data.faults import Faults, shown
-from fedsim.errors import DataError
+from fedsim.errors import DataError, remedy_for
 
 _REQUIRED = ("image", "user", "labels")
 _OPTIONAL = ("split", "fine_labels")
@@ -49,7 +49,8 @@ def _read_text(path: Path) -> str:
         text = data.decode("utf-8-sig")
     except OSError as error:
         raise DataError(
-            f"{path}: expected a CSV file, found {error.strerror}; correct the path"
+            f"{path}: expected a CSV file, found {error.strerror}; "
+            f"{remedy_for(error, 'correct the path')}"
         ) from error
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1

@@ -15,7 +15,7 @@ from fedsim.data.image_files import ImageFiles, file_fault, is_within
 from fedsim.data.index import ImageIndex
 from fedsim.data.records import RecordReader, indexable
 from fedsim.data.scan import Scan
-from fedsim.errors import DataError
+from fedsim.errors import DataError, remedy_for
 
 METADATA = "labels_and_metadata.json"
 IMAGES = "small_images"
@@ -64,9 +64,9 @@ def _read_metadata(path: Path) -> list[Any]:
     try:
         entries = json.loads(path.read_bytes())
     except OSError as error:
+        remedy = remedy_for(error, f"give the folder that holds {METADATA} and {IMAGES}")
         raise DataError(
-            f"{path}: expected FLAIR's metadata, found {error.strerror}; "
-            f"give the folder that holds {METADATA} and {IMAGES}"
+            f"{path}: expected FLAIR's metadata, found {error.strerror}; {remedy}"
         ) from error
     except (ValueError, RecursionError) as error:
         raise DataError(
@@ -95,7 +95,8 @@ def _list_images(folder: Path) -> dict[str, str | None]:
             return {entry.name: file_fault(root, entry) for entry in entries}
     except OSError as error:
         raise DataError(
-            f"{images}: expected a folder of images, found {error.strerror}; unpack them there"
+            f"{images}: expected a folder of images, found {error.strerror}; "
+            f"{remedy_for(error, 'unpack them there')}"
         ) from error
 
 

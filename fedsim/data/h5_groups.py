@@ -5,6 +5,7 @@ user (or image) that holds its arrays, and ``metadata``. A file may hold many hu
 arrays, so they are opened through h5py's low-level interface, which takes a third of the time.
 """
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,8 @@ from fedsim.errors import DataError
 
 PARTITIONS = ("train", "val", "dev", "test")
 METADATA = "metadata"
+
+_DENIED = os.strerror(errno.EACCES)  # where HDF5 says it at length
 
 
 class GroupedFile:
@@ -128,13 +131,20 @@ def open_file(path: Path) -> h5py.File:
     try:
         # Files are never changed in place, so a lock, which network drives may refuse, is no use.
         return h5py.File(path, "r", locking=False)
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: expected an HDF5 file, found none; correct the path") from error
+    except (FileNotFoundError, PermissionError) as error:
+        raise no_file(path, error) from error
     except HDF5_ERRORS as error:
         raise DataError(
             f"{path}: expected a whole HDF5 file, found one that can't be read "
             f"({one_line(error)}); copy or make it anew"
         ) from error
+
+
+def no_file(path: Path, error: OSError) -> DataError:
+    """Return what to say of a file that is not there, or may not be read."""
+    if isinstance(error, PermissionError):
+        return DataError(f"{path}: expected an HDF5 file, found {_DENIED}; make it readable")
+    return DataError(f"{path}: expected an HDF5 file, found none; correct the path")
 
 
 def stamp_of(status: os.stat_result) -> tuple[int, int]:

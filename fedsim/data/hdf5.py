@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from fedsim.data.faults import Faults
 from fedsim.data.h5_arrays import one_line
-from fedsim.data.h5_groups import check_unchanged, stamp_of
+from fedsim.data.h5_groups import check_unchanged, no_file, stamp_of
 from fedsim.data.index import LABEL_SETS, SPLITS, About, ImageIndex, Int64s, LabelRows, StringTable
 from fedsim.data.scan import Scan
 from fedsim.errors import DataError
@@ -87,8 +87,8 @@ def open_hdf5(path: Path) -> Hdf5Images:
         # Files are never changed in place, so a lock, which network drives may refuse, is no use.
         with h5py.File(path, "r", locking=False) as file:
             return _read_file(path, file, stamp)
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: expected an HDF5 file, found none; correct the path") from error
+    except (FileNotFoundError, PermissionError) as error:
+        raise no_file(path, error) from error
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError) as error:
         raise DataError(
             f"{path}: expected a whole HDF5 file, found one that can't be read "

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedsim.data.index import About, ImageIndex
-from fedsim.errors import DataError
+from fedsim.errors import DataError, remedy_for
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,9 +53,10 @@ class ImageFiles:
             try:
                 data = path.read_bytes()
             except OSError as error:
+                otherwise = f"put it back or remove what {self.described_by.name} says of it"
                 raise DataError(
-                    f"{path}: expected an image, found {error.strerror}; put it back or remove "
-                    f"what {self.described_by.name} says of it"
+                    f"{path}: expected an image, found {error.strerror}; "
+                    f"{remedy_for(error, otherwise)}"
                 ) from error
             yield data
 

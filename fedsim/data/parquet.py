@@ -20,7 +20,7 @@ from fedsim.data.parquet_columns import COLUMNS, column_faults
 from fedsim.data.parquet_images import NULL_IMAGE, ParquetImages, ParquetPart, arrow, opened, told
 from fedsim.data.records import RecordReader, indexable
 from fedsim.data.scan import Scan
-from fedsim.errors import DataError
+from fedsim.errors import DataError, remedy_for
 
 SUFFIX = ".parquet"
 
@@ -30,10 +30,17 @@ _BATCH_ROWS = 4096
 
 
 def holds_parquet(path: Path) -> bool:
-    """Whether ``path`` is a parquet file or a folder with one at any depth."""
+    """Whether ``path`` is a parquet file or a folder with one at any depth.
+
+    Raises:
+        OSError: It, or a folder below it that was looked into, can't be listed.
+    """
     if path.is_file():
         return path.suffix.lower() == SUFFIX
-    return next(path.rglob(f"*{SUFFIX}"), None) is not None
+    if not path.is_dir():
+        return False
+    below = os.walk(path, onerror=_refuse)
+    return any(name.lower().endswith(SUFFIX) for _, _, names in below for name in names)
 
 
 def scan_parquet(path: Path) -> Scan:
@@ -138,14 +145,24 @@ def _find(path: Path, faults: Faults) -> list[Path]:
     if path.is_file():
         return [path]
     found, root = [], os.path.realpath(path)
-    for folder, subfolders, names in os.walk(path, onerror=lambda error: faults.add(str(error))):
+
+    def note(error: OSError) -> None:
+        faults.add(
+            f"{error.filename}: expected a folder that can be listed, found {error.strerror}; "
+            f"{remedy_for(error, 'mend it')}"
+        )
+
+    for folder, subfolders, names in os.walk(path, onerror=note):
         for name in subfolders:
-            link = Path(folder, name)
-            # A link to a folder inside is not followed: its files are met where they lie.
-            if link.is_symlink() and not Path(os.path.realpath(link)).is_relative_to(root):
+            try:
+                leads_out = _leads_out(Path(folder, name), root)
+            except OSError as error:
+                note(error)
+                continue
+            if leads_out:
                 faults.add(
-                    f"{link.relative_to(path).as_posix()}: expected a folder inside {root}, found "
-                    "a link that leads out of it; put the files themselves there"
+                    f"{Path(folder, name).relative_to(path).as_posix()}: expected a folder inside "
+                    f"{root}, found a link that leads out of it; put the files themselves there"
                 )
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
         found += [
@@ -155,10 +172,30 @@ def _find(path: Path, faults: Faults) -> list[Path]:
         ]
     if not found:
         raise DataError(f"{path}: expected {SUFFIX} files, found none; give the folder with them")
-    files = [file for file in found if file.is_file()]
-    for file in sorted(set(found) - set(files)):
-        faults.add(f"{file.relative_to(path).as_posix()}: expected a file, found something else")
-    return sorted(files, key=lambda file: file.relative_to(path).as_posix())
+    files = []
+    for file in sorted(found, key=lambda file: file.relative_to(path).as_posix()):
+        wrong = _file_fault(file)
+        if wrong is None:
+            files.append(file)
+        else:
+            faults.add(f"{file.relative_to(path).as_posix()}: expected a file, found {wrong}")
+    return files
+
+
+def _leads_out(folder: Path, root: str) -> bool:
+    # A link to a folder inside is not followed: its files are met where they lie.
+    return folder.is_symlink() and not Path(os.path.realpath(folder)).is_relative_to(root)
+
+
+def _file_fault(path: Path) -> str | None:
+    try:
+        return None if path.is_file() else "something else"
+    except OSError as error:
+        return f"{error.strerror}; {remedy_for(error, 'mend it')}"
+
+
+def _refuse(error: OSError) -> None:
+    raise error
 
 
 def _split_of(name: str) -> str | None:

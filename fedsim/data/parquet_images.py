@@ -251,6 +251,10 @@ def told(path: Path) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise DataError(f"{path}: expected a parquet file, found none; put it back") from error
+    except PermissionError as error:
+        raise DataError(
+            f"{path}: expected a parquet file, found {error.strerror}; make it readable"
+        ) from error
     except (OSError, ValueError, arrow("pyarrow", path).ArrowException) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(

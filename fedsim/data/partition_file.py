@@ -1,5 +1,6 @@
 """Partitions as files: CSV in UTF-8 with the columns image_id and user_id, one row per image."""
 
+import contextlib
 import csv
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ import numpy as np
 from fedsim.data.faults import Faults
 from fedsim.data.index import SPLITS, ImageIndex
 from fedsim.data.partition import Deal
-from fedsim.errors import DataError
+from fedsim.errors import DataError, remedy_for
 
 HEADER = ["image_id", "user_id"]
 
@@ -39,6 +40,9 @@ def write_partition(index: ImageIndex, path: Path) -> None:
         raise DataError(
             f"{path}: expected to write a partition, found {error.strerror}; choose another path"
         ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 def read_partition(index: ImageIndex, *, path: str) -> Deal:
@@ -137,7 +141,8 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
             yield from ((reader.line_num, fields) for fields in reader if fields)
     except OSError as error:
         raise DataError(
-            f"{path}: expected a partition, found {error.strerror}; correct data.partition.path"
+            f"{path}: expected a partition, found {error.strerror}; "
+            f"{remedy_for(error, 'correct data.partition.path')}"
         ) from error
     except (csv.Error, UnicodeDecodeError) as error:
         raise DataError(

@@ -19,7 +19,7 @@ from fedsim.data.pfl_hdf5 import LABEL_ARRAYS as PFL_LABEL_ARRAYS
 from fedsim.data.pfl_hdf5 import scan_pfl_hdf5
 from fedsim.data.scan import Scan, open_whole
 from fedsim.data.synthetic import scan_synthetic
-from fedsim.errors import DataError
+from fedsim.errors import DataError, remedy_for
 from fedsim.nearest import hint
 
 OPENCLIPART = Path(str(resources.files("fedsim.data") / "openclipart64.h5"))
@@ -96,6 +96,25 @@ def scanner_of(source: str, population_size: int | None = None) -> Callable[[], 
     if source == "synthetic":
         return partial(scan_synthetic, population_size)
     path = OPENCLIPART if source == "openclipart" else Path(source).expanduser().absolute()
+    try:
+        scanner = _scanner_at(path)
+    except OSError as error:
+        raise DataError(
+            f"data source {source!r}: expected to look at {error.filename or path}, found "
+            f"{error.strerror}; {remedy_for(error, 'correct the path')}"
+        ) from error
+    if scanner is not None:
+        return scanner
+    raise DataError(
+        f'data source {source!r}: expected "openclipart", "synthetic", a .h5 or .hdf5 file made by '
+        f"fedsim, ml-flair or pfl-research, a folder with {METADATA}, a .csv file or a folder with "
+        "one, or a .parquet file or a folder with some, found "
+        f"{_found(source, path)}; {_remedy(source, path)}"
+    )
+
+
+def _scanner_at(path: Path) -> Callable[[], Scan] | None:
+    """Return what scans the collection at a path, if there is one; OSError if it can't be seen."""
     if path.is_file() and path.suffix.lower() in SUFFIXES:
         return partial(scan_any_hdf5, path)
     if (path / METADATA).is_file():
@@ -105,12 +124,7 @@ def scanner_of(source: str, population_size: int | None = None) -> Callable[[], 
         return partial(scan_csv, csv_path)
     if holds_parquet(path):
         return partial(scan_parquet, path)
-    raise DataError(
-        f'data source {source!r}: expected "openclipart", "synthetic", a .h5 or .hdf5 file made by '
-        f"fedsim, ml-flair or pfl-research, a folder with {METADATA}, a .csv file or a folder with "
-        "one, or a .parquet file or a folder with some, found "
-        f"{_found(source, path)}; {_remedy(source, path)}"
-    )
+    return None
 
 
 def scan_any_hdf5(path: Path) -> Scan:
@@ -140,8 +154,12 @@ def _remedy(source: str, path: Path) -> str:
     otherwise = "correct the path"
     if len(Path(source).parts) == 1:
         otherwise = hint(source, ("openclipart", "synthetic"), otherwise)
-    beside = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
-    return hint(path.name, beside, otherwise) if not path.exists() else otherwise
+    if path.exists():
+        return otherwise
+    try:
+        return hint(path.name, [one.name for one in path.parent.iterdir()], otherwise)
+    except OSError:  # a folder that may not be listed, or none
+        return otherwise
 
 
 def _found(source: str, path: Path) -> str:

@@ -428,6 +428,21 @@ def test_a_partition_that_cannot_be_written(tmp_path: Path) -> None:
         write_partition(small().index, tmp_path / "none" / "a.csv")
 
 
+@pytest.mark.parametrize("ends", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_partition_that_finds_no_room_leaves_nothing_half_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: BaseException
+) -> None:
+    def full(self: Path, target: Path) -> None:
+        raise ends
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises((DataError, KeyboardInterrupt)) as caught:
+        write_partition(small().index, tmp_path / "a.csv")
+    if isinstance(caught.value, DataError):
+        assert "found No space left on device; choose another path" in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
 SETTINGS: dict[str, dict[str, Any]] = {
     "by_user": {},
     "iid": {},
