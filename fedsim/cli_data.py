@@ -141,7 +141,8 @@ def inspect(
 ) -> None:
     """Tell what is in SOURCE: users, images, labels, and how far users differ.
 
-    A YAML file's train images are shown as data.partition deals them to users.
+    A YAML file's train images are shown as data.partition deals them to users. Of a file in
+    fedsim's own format every image is read, to see whether it still is what it was.
 
     Examples: fedsim data inspect openclipart --out openclipart-inspected;
     fedsim data inspect experiments/quickstart.yaml data.partition.method=iid
@@ -149,6 +150,7 @@ def inspect(
     from rich.console import Console
     from rich.markup import escape
 
+    from fedsim.data.content import check_content
     from fedsim.data.index import LABEL_SETS
     from fedsim.inspect_data.report import inspect_images, show, write
 
@@ -156,6 +158,7 @@ def inspect(
     console = Console()
     with Console(stderr=True).status(f"reading {escape(source)}"):
         images, more_facts = _images_of(source, overrides or [])
+        check_content(images)
         inspection = inspect_images(
             images, label_sets, with_charts=out is not None, more_facts=more_facts
         )

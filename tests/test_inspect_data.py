@@ -329,3 +329,15 @@ def test_long_tables_are_cut_on_a_terminal_and_bars_compare() -> None:
     assert bars == [9, 4, 1]
     assert "1 more rows are not shown" in " ".join(text.split())
     assert table.share(3, 1) == 0
+
+
+def test_the_command_refuses_a_file_that_is_not_what_it_says(tmp_path: Path) -> None:
+    path = tmp_path / "changed.h5"
+    path.write_bytes(OPENCLIPART.read_bytes())
+    assert CliRunner().invoke(app, ["data", "inspect", str(path)]).exit_code == 0
+    with path.open("r+b") as file:
+        file.seek(-1000, 2)
+        file.write(b"changed")
+    result = CliRunner().invoke(app, ["data", "inspect", str(path)])
+    assert isinstance(result.exception, DataError)
+    assert "the source is damaged or was changed" in str(result.exception)

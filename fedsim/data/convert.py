@@ -8,7 +8,6 @@ stays done when the process is killed.
 """
 
 import contextlib
-import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import numpy as np
 import PIL
 
 import fedsim
+from fedsim.data.content import check_stored_hash, hash_of
 from fedsim.data.conversion_blocks import (
     BLOCK,
     RECORD,
@@ -137,7 +137,8 @@ def convert(
         raise ConfigError(f"workers: expected a whole number from 1 on, found {workers!r}")
     source = str(source.absolute()) if isinstance(source, Path) else source
     destination = Path(destination).absolute()
-    _check_destination(destination)
+    with _told(destination):
+        _check_destination(destination)
     scan = scanner_of(source)()
     images, index = scan.images, scan.images.index
     progress = progress or (lambda stage, done, total: None)
@@ -247,11 +248,7 @@ def _check_source(images: StoredImages, found: str, unchanged: bool) -> None:
             f"{images.place}: expected the files that were there when the conversion began, found "
             "some changed since then; leave the source as it is and convert again"
         )
-    if images.content_sha256 not in (None, found):
-        raise DataError(
-            f"{images.place}: expected images with the stored content {images.content_sha256[:12]}"
-            f", found {found[:12]}; the source is damaged, so copy it anew"
-        )
+    check_stored_hash(images, found)
 
 
 def _assemble(
@@ -276,8 +273,7 @@ def _check_result(
     written: Hdf5Images, index: ImageIndex, expected: str, progress: Progress
 ) -> None:
     stream = written.read(range(len(written.index)))
-    counted = _counted(stream, "checking", len(written.index), progress)
-    found = content_sha256(written.index, (hashlib.sha256(data).digest() for data in counted))
+    found = hash_of(written.index, _counted(stream, "checking", len(written.index), progress))
     if not expected == found == written.content_sha256:
         raise DataError(
             f"{written.place}: expected {len(index)} images with content {expected[:12]}, found "

@@ -1,14 +1,15 @@
 """Files for a deployment: the server's, and one for each machine that holds users."""
 
-import hashlib
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
+from fedsim.data.content import check_content, hash_of
 from fedsim.data.hdf5 import Hdf5Images
 from fedsim.data.hdf5_writer import write_hdf5
-from fedsim.data.index import Int64s, content_sha256
+from fedsim.data.index import Int64s
 from fedsim.data.partition import only_users
 from fedsim.data.sources import scanner_of
 from fedsim.errors import ConfigError, DataError
@@ -33,8 +34,8 @@ def split_for_deployment(
 
     Raises:
         ConfigError: ``num_nodes`` is out of its range.
-        DataError: The source is of another kind or would be overwritten, or a file can't be
-            written.
+        DataError: The source is of another kind, is not what its ``content_sha256`` says or would
+            be overwritten, or a file can't be written.
     """
     images = scanner_of(str(source))().images
     if not isinstance(images, Hdf5Images):
@@ -47,6 +48,7 @@ def split_for_deployment(
         raise ConfigError(
             f"nodes: expected 1 to {num_train} (the train users), found {num_nodes}; change it"
         )
+    check_content(images)  # or damage would get a hash of its own
     folder = Path(destination)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -68,11 +70,18 @@ def split_for_deployment(
 
 def _write(images: Hdf5Images, users: Int64s, path: Path) -> int:
     kept = only_users(images, users)
-    digests = (hashlib.sha256(data).digest() for data in images.read(kept.rows.tolist()))
     sizes = np.diff(images.offsets)[kept.rows]
-    checksum = content_sha256(kept.index, digests)
+    checksum = hash_of(kept.index, images.read(kept.rows.tolist()))
     part = path.with_name(f"{path.name}.part")
     stored = images.read(kept.rows.tolist())
-    write_hdf5(part, kept.index, stored, sizes, images.about, checksum)
-    part.replace(path)
+    try:
+        write_hdf5(part, kept.index, stored, sizes, images.about, checksum)
+        part.replace(path)
+    except OSError as error:  # of the last step
+        raise DataError(
+            f"{path}: expected a place for a file, found {error.strerror}; choose another folder"
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
     return len(kept.index)

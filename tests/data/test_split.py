@@ -2,6 +2,7 @@
 
 import hashlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -87,3 +88,28 @@ def test_the_command_tells_what_is_in_each_file(
     told = capsys.readouterr().out.splitlines()
     assert told[0].endswith("server.h5: 714 images of 183 users")
     assert len(told) == 3
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """Let no file of this process pass 500 kB: a disk that is full in the middle of a write."""
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.usefixtures("small_files")
+def test_a_split_that_finds_no_room_leaves_nothing_half_written(tmp_path: Path) -> None:
+    found = []
+    with pytest.raises(DataError, match=r"expected to write a file .*; free space there or choose"):
+        found += split_for_deployment("openclipart", tmp_path, 1)
+    assert [path.name for path in tmp_path.iterdir()] == [path.name for path, _, _ in found] == []
+
+
+def test_a_split_onto_a_folder_is_told(tmp_path: Path) -> None:
+    (tmp_path / "server.h5").mkdir()
+    with pytest.raises(DataError, match=r"server\.h5: expected a place for a file, found Is a dir"):
+        next(split_for_deployment("openclipart", tmp_path, 1))
+    assert [path.name for path in tmp_path.iterdir()] == ["server.h5"]
