@@ -93,10 +93,12 @@ def tree_mb() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--toy", action="store_true", help="a few users, to see whether it works")
     args = parser.parse_args()
+    part = 25 if args.toy else 1
 
     print("| model | workers | ms/client |\n|---|---|---|")
-    for model, cohort in (("tiny", 200), ("11M", 100)):
+    for model, cohort in (("tiny", 200 // part), ("11M", 100 // part)):
         for workers in (1, 2):
             run = Rounds(model, 1000, cohort, workers)
             print(f"| {model} | {workers} | {1000 * run.best(args.rounds) / cohort:.2f} |")
@@ -108,17 +110,18 @@ def main() -> None:
         print(f"| {num_users} | {1000 * run.best(args.rounds):.1f} |")
         run.grid.close()
 
-    run = Rounds("11M", 1000, 20, 2)
+    run = Rounds("11M", 1000, 20 if part == 1 else 2, 2)
     for _ in range(10):
         run.one()
     before = tree_mb()
-    for _ in range(50):
+    for _ in range(50 // part):
         run.one()
-    print(f"\nmemory growth after the tenth round: {(tree_mb() - before) / 50:.3f} MB/round")
+    growth = (tree_mb() - before) / (50 // part)
+    print(f"\nmemory growth after the tenth round: {growth:.3f} MB/round")
     run.grid.close()
 
     print("\n| cohort | MB, 11M, 2 workers |\n|---|---|")
-    for cohort in (50, 200, 800):
+    for cohort in (50 // part, 200 // part, 800 // part):
         run = Rounds("11M", 1000, cohort, 2)
         run.one()
         run.one()

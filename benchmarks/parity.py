@@ -67,6 +67,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--out", type=Path, default=Path("parity"))
     args = parser.parse_args()
+    if args.seeds < 2:
+        parser.error(f"--seeds: expected at least 2, whose spread is told, found {args.seeds}")
     args.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

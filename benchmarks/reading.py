@@ -38,7 +38,7 @@ from fedsim.training.local import LocalSettings
 from fedsim.training.step import Sgd, mean_gradient
 from fedsim.training.trainer import Trainer
 
-NUM_PHOTOS, PHOTO_SIZE, QUALITY, NOISE = 2000, 256, 75, 8.0
+PHOTO_SIZE, QUALITY, NOISE = 256, 75, 8.0
 BATCH_SIZE, INPUT_SIZE, NUM_LABELS = 16, 224, 17
 
 
@@ -52,10 +52,10 @@ def photo(rng: np.random.Generator) -> bytes:
     return buffer.getvalue()
 
 
-def make_photos(folder: Path) -> Path:
+def make_photos(folder: Path, number: int) -> Path:
     """Write a file of photos, of users with 1 to 15 of them."""
     rng = np.random.default_rng(0)
-    owners = np.repeat(np.arange(NUM_PHOTOS), rng.integers(1, 16, NUM_PHOTOS))[:NUM_PHOTOS]
+    owners = np.repeat(np.arange(number), rng.integers(1, 16, number))[:number]
     photos = [photo(rng) for _ in owners]
     labels = (("label",), ())
     index = ImageIndex.of(
@@ -157,7 +157,7 @@ def train_users(path: Path, size: int, num_users: int, passes: int) -> tuple[flo
         for user, coming in zip(users, (*users[1:], None), strict=True):
             trainer.announce("train", coming if ahead and coming is not None else [])
             trainer.train(user, 1)
-        return (time.perf_counter() - start) / num_users
+        return (time.perf_counter() - start) / len(users)
 
     with one_thread():
         pairs = [(one_pass(False), one_pass(True)) for _ in range(passes)]
@@ -167,10 +167,11 @@ def train_users(path: Path, size: int, num_users: int, passes: int) -> tuple[flo
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--passes", type=int, default=5)
+    parser.add_argument("--photos", type=int, default=2000)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        photos = make_photos(folder)
+        photos = make_photos(folder, args.photos)
         step = step_seconds(args.passes)
         shape = f"{INPUT_SIZE}x{INPUT_SIZE}, batch {BATCH_SIZE}"
         print(f"ResNet-18, {shape}: {1000 * step:.0f} ms/image\n")

@@ -215,6 +215,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--peers", default=",".join(PEERS), help="names, separated by commas")
     parser.add_argument("--base", help="the peer that the ratios are to (default: the first)")
     parser.add_argument("--rounds", type=int, default=10, help="measured rounds of each peer")
+    parser.add_argument(
+        "--cohort-size", type=int, default=50, help="users a round; 2 shows whether peers work"
+    )
     parser.add_argument("--python-pfl", help="interpreter of the environment with pfl")
     parser.add_argument("--python-flower", help="interpreter of the environment with Flower")
     args = parser.parse_args()
@@ -236,6 +239,7 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     args = parse_arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the peers are ended
+    os.environ["BENCHMARK_COHORT_SIZE"] = str(args.cohort_size)  # read in peers/workload.py
     with running(args.peers, args.pythons) as peers:
         for number in range(1, args.rounds + 1):
             for peer in peers:

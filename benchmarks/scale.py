@@ -87,7 +87,7 @@ def by_rounds(folder: Path, num_rounds: int) -> None:
     done = 0
     for megabytes in run.watch():
         lines = run.lines("train")
-        if len(lines) - done >= num_rounds // 10:
+        if len(lines) - done >= num_rounds // 10 or done < len(lines) == num_rounds:
             middle = 1000 * median(line["seconds"] for line in lines[done:])
             done = len(lines)
             sizes = [run.bytes_of("metrics.jsonl"), run.bytes_of("checkpoint/state.pt")]
@@ -109,13 +109,15 @@ class Run:
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
 
     def watch(self) -> Iterator[float]:
-        """Yield the memory of its processes in MB, twice a second, until it ends."""
-        tree = psutil.Process(self._process.pid)
+        """Yield the memory of its processes in MB, twice a second, and the last once it ended."""
+        tree, megabytes = psutil.Process(self._process.pid), 0.0
         while self._process.poll() is None:
-            yield sum(map(_uss, [tree, *tree.children(recursive=True)])) / 1e6
+            megabytes = sum(map(_uss, [tree, *_children(tree)])) / 1e6
+            yield megabytes
             time.sleep(0.5)
         if self._process.returncode:
             raise SystemExit(self._process.returncode)
+        yield megabytes
 
     def stop(self) -> None:
         """End it as Ctrl-C does."""
@@ -134,6 +136,13 @@ class Run:
         """Return a file's size."""
         path = self._folder / name
         return path.stat().st_size if path.exists() else 0
+
+
+def _children(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return list(process.children(recursive=True))
+    except psutil.Error:  # it just ended
+        return []
 
 
 def _uss(process: psutil.Process) -> int:
