@@ -15,10 +15,11 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-# What is freed between steps is kept, as fedsim's workers do (dp_step.py says more).
-KEEP_MEMORY = {
-    "MALLOC_MMAP_THRESHOLD_": "1073741824",
-    "MALLOC_TRIM_THRESHOLD_": "2147483647",
+VARIABLES = {  # as its own recipe has it
+    "dp_step.py": {
+        "MALLOC_MMAP_THRESHOLD_": "1073741824",
+        "MALLOC_TRIM_THRESHOLD_": "2147483647",
+    }
 }
 
 Claims = dict[str, list[str]]
@@ -39,8 +40,10 @@ def main() -> None:
 def claims(rounds: int, python_pfl: str | None, python_flower: str | None) -> Claims:
     """Return what to run, in order."""
     peers, interpreters = ["fedsim-1", "fedsim-2"], []
+    in_bfloat16 = ["fedsim-2", "fedsim-2-bfloat16"]
     if python_pfl:
         peers += ["pfl-1", "pfl-2"]
+        in_bfloat16 += ["pfl-2-bfloat16"]
         interpreters += ["--python-pfl", python_pfl]
     if python_flower:
         peers += ["flower-1000", "flower-41131"]
@@ -49,6 +52,7 @@ def claims(rounds: int, python_pfl: str | None, python_flower: str | None) -> Cl
     round_time = ["round_time.py", "--base", "fedsim-2", "--rounds", count, "--peers"]
     return {
         "A round, beside peers": [*round_time, ",".join(peers), *interpreters],
+        "A round in bfloat16": [*round_time, ",".join(in_bfloat16), *interpreters],
         "Central DP beside none": [*round_time, "fedsim-2,fedsim-2-dp"],
         "Example-level DP beside none and Opacus": ["dp_step.py", "--rounds", count],
         "A head, users batched beside one by one": ["head.py", "--rounds", count],
@@ -64,7 +68,7 @@ def show_all(programs: Claims) -> int:
         print(f"\n## {heading}\n", flush=True)
         command = [sys.executable, str(HERE / program), *arguments]
         # Not subprocess.run, which would kill it on Ctrl-C before it has ended its own peers.
-        with subprocess.Popen(command, env=os.environ | KEEP_MEMORY) as process:
+        with subprocess.Popen(command, env=os.environ | VARIABLES.get(program, {})) as process:
             process.wait()
         if process.returncode:
             failed.append(heading)

@@ -34,6 +34,10 @@ TOYS: list[tuple[str, Rows]] = [
     ),
     ("scale rounds --rounds 20", {"| 20 |": 4}),
     (
+        "step --cases cnn-few --kinds plain,bfloat16 --seconds 0.1",
+        {"| CPU ms per user and step | plain | bfloat16 |": 0, "| Cnn, 32 px, B=2 |": 4},
+    ),
+    (
         "synthetic --population-size 500 --images 20",
         {"index of": 3, "memory:": 2, "an image at 256": 2, "  published": 7, "  synthetic": 7},
     ),
