@@ -69,7 +69,7 @@ class NoiseFeatures:
 
     def load(self, split: str, indices: Sizes) -> Examples:
         rows = torch.from_numpy(indices)
-        return Examples(self._features[rows], self._labels[rows])
+        return Examples(self._features.index_select(0, rows), self._labels.index_select(0, rows))
 
 
 def head() -> Head:
@@ -101,11 +101,12 @@ def beside_the_loop(title: str, sizes: Sizes, rounds: int) -> None:
     messages = strategy.configure_train(1, to_record(start()), ConfigRecord(), None)  # type: ignore
     units = list(split_into_units(messages))
     apps = {"loop": app(Trainer, sizes), "batched": app(BatchedHeadTrainer, sizes)}
+    first = start()
     least, sums = dict.fromkeys(apps, float("inf")), {}
     for _ in range(rounds):
         for name, own in apps.items():
             begin = time.process_time()
-            totals = [zeros_like(start()) for _ in units]
+            totals = [zeros_like(first) for _ in units]
             for unit, total in zip(units, totals, strict=True):
                 execute(own, unit, total)
             least[name] = min(least[name], time.process_time() - begin)

@@ -118,9 +118,16 @@ def shuffled_batches(
     num_examples: int, batch_size: int, epochs: int, generator: torch.Generator
 ) -> Iterator[torch.Tensor]:
     """Yield batches of positions; every example is in one batch of each epoch."""
-    for _ in range(epochs):
-        order = torch.randperm(num_examples, generator=generator)
+    for order in shuffled_orders(num_examples, epochs, generator):
         yield from torch.split(order, batch_size)
+
+
+def shuffled_orders(
+    num_examples: int, epochs: int, generator: torch.Generator
+) -> Iterator[torch.Tensor]:
+    """Yield each epoch's order of all positions."""
+    for _ in range(epochs):
+        yield torch.randperm(num_examples, generator=generator)
 
 
 def poisson_batches(

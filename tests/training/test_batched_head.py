@@ -19,10 +19,11 @@ from fedsim.errors import DataError, EngineError
 from fedsim.flower_seam import to_arrays, to_record
 from fedsim.models.last_layer import Head
 from fedsim.privacy.central import CentralGaussian
-from fedsim.training.batched_head import BatchedHeadTrainer, _planned
+from fedsim.training.batched_head import BatchedHeadTrainer
 from fedsim.training.learner import FeaturesAsInputs
 from fedsim.training.local import LocalSettings
 from fedsim.training.trainer import Trainer
+from fedsim.training.user_groups import grouped
 from fedsim.update_sum import FoldRule
 from fedsim_strategies.fedadam import FedAdam
 from fedsim_strategies.fedavg import FedAvg
@@ -31,6 +32,13 @@ SIZES = [1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 40, 1, 2, 65, 8, 1, 6, 24, 3, 2]
 NUM_FEATURES, NUM_LABELS = 21, 5
 SETTINGS = LocalSettings(epochs=3, batch_size=8, learning_rate=0.3, channels_last=False)
 FULL = dataclasses.replace(SETTINGS, momentum=0.9, weight_decay=0.05, max_grad_norm=0.2)
+ALL_SETTINGS = {
+    "plain": SETTINGS,
+    "momentum": dataclasses.replace(SETTINGS, momentum=0.9),
+    "decay": dataclasses.replace(SETTINGS, weight_decay=0.05),
+    "norm": dataclasses.replace(SETTINGS, max_grad_norm=0.1),
+    "full": FULL,
+}
 
 
 class Features:
@@ -116,6 +124,22 @@ def test_rounds_equal_the_loops(make, settings: LocalSettings) -> None:
     assert metrics == pytest.approx(loop_metrics, rel=1e-4)
 
 
+@pytest.mark.parametrize("settings", ALL_SETTINGS.values(), ids=ALL_SETTINGS)
+@one_thread()
+def test_each_users_update_is_the_loops(settings: LocalSettings) -> None:
+    loop, first = trainer(Trainer, settings), start()
+    for user in USERS.ids:
+        with torch.no_grad():
+            torch._foreach_copy_(list(loop.arrays.values()), list(first.values()))
+        expected = loop.train(user, 7)
+        found = block([user], settings, rule=FoldRule("uniform"))
+        assert max(float(array.abs().max()) for array in found.total.values()) > 1e-3
+        for name, array in loop.arrays.items():
+            update = array.detach() - first[name]
+            torch.testing.assert_close(found.total[name], update, rtol=1e-5, atol=1e-6)
+        assert found.train_loss == pytest.approx([expected.train_loss], rel=1e-5)
+
+
 def test_a_layer_without_a_bias() -> None:
     results = [
         trained(kind, FedAvg(), FULL, bias=False)[0] for kind in (Trainer, BatchedHeadTrainer)
@@ -148,7 +172,8 @@ def test_a_users_bits_do_not_depend_on_the_others(settings: LocalSettings) -> No
     rule = FoldRule("uniform")  # a scaled update would be rounded before it is added here
     alone = {user: block([user], settings, rule=rule) for user in users}
     together = block(users, settings, rule=rule)
-    order = [users[user.place] for user in _planned(SIZES, settings)]
+    groups = grouped(np.array(SIZES), settings, at_once=7)
+    order = [users[place] for group in groups for place in group.places]
     for name, total in together.total.items():
         expected = torch.zeros_like(total)
         for user in order:
@@ -165,22 +190,6 @@ def test_bits_do_not_depend_on_how_many_are_trained_at_once(at_once: int) -> Non
     assert all(torch.equal(few.total[name], all_of_them.total[name]) for name in few.total)
     assert few.train_loss == all_of_them.train_loss
     assert few.update_norm == all_of_them.update_norm
-
-
-@one_thread()
-def test_wide_layers_too() -> None:
-    """Products of other sizes are computed otherwise; each user's must still be its own."""
-    torch.manual_seed(0)
-    for features, labels, rows in ((513, 17, 16), (1296, 17, 4), (528, 81, 16)):
-        layers, inputs = torch.randn(40, labels, features), torch.randn(40, rows, features)
-        residuals = torch.randn(40, labels, rows)
-        logits = torch.bmm(layers, inputs.transpose(1, 2))
-        steps = layers.baddbmm(residuals, inputs, alpha=-0.1)
-        for first, k in ((0, 1), (3, 1), (5, 2), (8, 7), (10, 30)):
-            part = slice(first, first + k)
-            assert torch.equal(torch.bmm(layers[part], inputs[part].transpose(1, 2)), logits[part])
-            own = layers[part].clone().baddbmm_(residuals[part], inputs[part], alpha=-0.1)
-            assert torch.equal(own, steps[part])
 
 
 def test_one_step_is_the_closed_form() -> None:
