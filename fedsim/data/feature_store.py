@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from fedsim.data.index import Int64s
 from fedsim.errors import EngineError
+from fedsim.streams import numpy_stream
 
 Float32s = npt.NDArray[np.float32]
 
@@ -32,6 +33,10 @@ class Blocks(Protocol):
     @property
     def rows(self) -> Float32s:
         """All rows, shape (examples, features); meaningless in blocks that are not there."""
+        ...
+
+    def in_turn(self, numbers: Int64s) -> Int64s:
+        """Return the numbers of blocks in the order in which this process is to compute them."""
         ...
 
     def find(self, block: slice) -> bool:
@@ -72,6 +77,10 @@ class MemoryBlocks:
     def __init__(self, shape: tuple[int, int], room: Room) -> None:
         self.rows: Float32s = np.empty(shape, dtype=np.float32)
         self._room = room
+
+    def in_turn(self, numbers: Int64s) -> Int64s:
+        """Return them as they are: the first ones are kept."""
+        return numbers
 
     def find(self, block: slice) -> bool:
         """Return False: nobody else puts anything here."""
@@ -114,6 +123,13 @@ class FileBlocks:
         except OSError as error:
             raise self._failed(error) from error
 
+    def in_turn(self, numbers: Int64s) -> Int64s:
+        """Return them in another order for each process: those that read the same share the work.
+
+        One that comes to a block finds it there, unless another computes it at that time.
+        """
+        return numpy_stream(os.getpid(), "feature blocks").permutation(numbers)
+
     def find(self, block: slice) -> bool:
         """Tell whether somebody has written a block, whole."""
         found = os.pread(self._file, _DIGEST_BYTES, self._digest_at(block))
@@ -149,6 +165,22 @@ def _digest(values: Float32s) -> bytes:
     return hashlib.blake2b(values.tobytes(), digest_size=_DIGEST_BYTES).digest()
 
 
+def num_stored_blocks(path: Path, shape: tuple[int, int]) -> int:
+    """Return how many blocks a file seems to have: their digests are there, but not checked.
+
+    Args:
+        path: Of ``FileBlocks``; there may be no such file.
+        shape: Examples and features of each.
+    """
+    if not path.is_file():
+        return 0
+    with path.open("rb") as file:
+        file.seek(4 * shape[0] * shape[1])
+        digests = np.frombuffer(file.read(), np.uint8)
+    whole = len(digests) // _DIGEST_BYTES * _DIGEST_BYTES
+    return int(digests[:whole].reshape(-1, _DIGEST_BYTES).any(axis=1).sum())
+
+
 class FeatureStore:
     """Features of one split's examples, each block of them computed when it is first read.
 
@@ -174,7 +206,7 @@ class FeatureStore:
             raise IndexError(f"expected examples 0 to {num_rows - 1}, found others")
         owners = numbers // BLOCK
         unkept = {}
-        for block in np.unique(owners[~self._is_here[owners]]).tolist():
+        for block in self._blocks.in_turn(np.unique(owners[~self._is_here[owners]])).tolist():
             rows = slice(block * BLOCK, min((block + 1) * BLOCK, num_rows))
             if not self._blocks.find(rows):
                 values = self._compute(np.arange(rows.start, rows.stop))

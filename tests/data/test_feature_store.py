@@ -43,8 +43,23 @@ def test_each_block_is_computed_once(tmp_path: Path, in_file: bool) -> None:
     store = FeatureStore(blocks, compute)
     for _ in range(2):
         np.testing.assert_array_equal(store.read(WANTED), truth(WANTED))
-    assert compute.asked == [(0, BLOCK), (BLOCK, BLOCK), (2 * BLOCK, 5)]
+    assert sorted(compute.asked) == [(0, BLOCK), (BLOCK, BLOCK), (2 * BLOCK, 5)]
     assert store.read(np.empty(0, dtype=np.int64)).shape == (0, 3)
+
+
+def test_processes_that_read_the_same_compute_in_other_orders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    for process in (4000, 4001):
+        monkeypatch.setattr(os, "getpid", lambda number=process: number)
+        compute = Counted()
+        store = FeatureStore(FileBlocks(tmp_path / str(process), (20 * BLOCK, 3)), compute)
+        store.read(np.arange(20 * BLOCK))
+        asked.append([first // BLOCK for first, _ in compute.asked])
+    one, two = asked
+    assert sorted(one) == sorted(two) == list(range(20))
+    assert len(set(one[:10]) & set(two[:10])) < 8  # so they share the work
 
 
 def test_memory_is_bounded_and_numbers_are_not_affected() -> None:
@@ -86,7 +101,7 @@ def test_a_block_that_is_not_whole_is_computed_again(tmp_path: Path, offset: int
         file.write(bytes([byte[0] ^ 1]))
     compute = Counted()
     np.testing.assert_array_equal(file_store(path, compute).read(WANTED), truth(WANTED))
-    assert compute.asked == [(0, BLOCK)]
+    assert sorted(compute.asked) == [(0, BLOCK)]
 
 
 def test_a_file_that_was_cut_short_is_mended(tmp_path: Path) -> None:
