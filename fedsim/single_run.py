@@ -93,10 +93,10 @@ def run_job(
     tell = functools.partial(reporter.noted, job.run_id)
     place = Place(_numbers_named(job, dataset), states, workers, tell, state.unreceived)
     with runtime.grid(config, model, dataset, place) as grid:
-        path = _training_path(job, model, dataset, grid)
-        if path != "images":
-            reporter.noted(job.run_id, _PATHS[path])
+        path = build.training_path(config, build.build_learner(config, model, dataset))
         parts = _Parts(job, folder, dataset, model, grid, reporter, path)
+        if parts.trained_on != "images":
+            reporter.noted(job.run_id, _PATHS[parts.trained_on])
         state, spending = _centralize(parts, state) if job.baseline else _federate(parts, state)
         summary = _summarize(parts, state, initial.arrays)
         if isinstance(grid, UserGrid):
@@ -125,6 +125,12 @@ class _Parts:
     grid: Grid
     reporter: Reporter
     path: build.TrainingPath
+
+    @property
+    def trained_on(self) -> build.TrainingPath:
+        """The path, or one user at a time where blocks are not handed to an engine of ours."""
+        at_once = self.job.baseline is None and isinstance(self.grid, UserGrid)
+        return "features" if self.path == "batched_features" and not at_once else self.path
 
     def bookkeeper(
         self, spending: Spending, num_rounds: int, secret: Secret | None = None
@@ -181,16 +187,6 @@ def _federate(parts: _Parts, state: RunState) -> tuple[RunState, Spending]:
         state = train(run, state)
     _check_afforded(parts.job, state)
     return state, spending
-
-
-def _training_path(
-    job: Job, model: nn.Module, dataset: FederatedDataset, grid: Grid
-) -> build.TrainingPath:
-    learner = build.build_learner(job.config, model, dataset)
-    path = build.training_path(job.config, learner)
-    if path == "batched_features" and (job.baseline is not None or not isinstance(grid, UserGrid)):
-        return "features"
-    return path
 
 
 def _centralize(parts: _Parts, state: RunState) -> tuple[RunState, Spending]:
@@ -322,7 +318,7 @@ def _summarize(parts: _Parts, state: RunState, initial: ArrayRecord) -> dict[str
         "num_rounds": job.num_rounds,
         "best_round": best_round,
         "best_val_macro_ap": state.best.macro_ap if state.best else None,
-        "trained_on": parts.path,
+        "trained_on": parts.trained_on,
         "num_parameters": sum(math.prod(array.shape) for array in arrays.values()),
         "test": test,
         **by_user,

@@ -24,7 +24,7 @@ from flower_runs import (
 from flwr.app import Message
 
 import fedsim
-from fedsim import build
+from fedsim import build, cohort_strategy
 from fedsim.config import RunConfig
 from fedsim.data.sources import open_dataset
 from fedsim.engines import exchange, flower_grid
@@ -181,6 +181,24 @@ def test_features_are_kept_where_the_settings_say_and_on_a_node_where_it_says(
     sent = Task(RunConfig.model_validate({**SETTINGS, "engine": engine})).to_record()
     on_node = Task.on_node(sent, {"data": "mine.h5"}).config.engine.feature_cache
     assert on_node == "~/.cache/fedsim/features"
+
+
+def test_a_last_layer_s_cohort_is_dealt_to_as_many_blocks_as_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dealt, deal = [], cohort_strategy.deal
+
+    def watched(sizes: Any, num_blocks: int) -> list[list[int]]:
+        dealt.append(num_blocks)
+        return deal(sizes, num_blocks)
+
+    monkeypatch.setattr(cohort_strategy, "deal", watched)
+    given = settings(model={"name": "fakes:frozen_model"})
+    given["engine"] = {**given["engine"], "feature_cache": None}
+    fedsim.run(given, tmp_path / "here", Silence())
+    on_flower(given, tmp_path / "there", FakeFlower(SIMULATION))
+    rounds = given["federated"]["num_rounds"]
+    assert dealt == 2 * rounds * [8]
 
 
 def test_features_that_are_not_to_be_kept_are_kept_nowhere(
