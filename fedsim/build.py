@@ -219,16 +219,20 @@ def training_path(config: RunConfig, learner: Learner) -> TrainingPath:
     )
 
 
-def build_trainer(config: RunConfig, states: Path | None = None) -> Trainer:
+def build_trainer(
+    config: RunConfig, states: Path | None = None, learner: Learner | None = None
+) -> Trainer:
     """Make what trains users, in the process that does it.
 
     Args:
         config: The settings.
         states: The folder of what users keep between rounds.
+        learner: What is trained on what; by default what the settings say.
     """
-    dataset = build_dataset(config)
-    model = build_placed(config, build_model(config, len(dataset.label_names)))
-    learner = build_learner(config, model, dataset)
+    if learner is None:
+        dataset = build_dataset(config)
+        model = build_placed(config, build_model(config, len(dataset.label_names)))
+        learner = build_learner(config, model, dataset)
     local, private = config.federated.local, config.privacy.example_level
     settings = LocalSettings(
         **local.model_dump(),

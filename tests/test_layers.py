@@ -49,6 +49,7 @@ LAYERS = [
     {"over_users", "run_users"},
     {"runtime"},
     {"comparison"},
+    {"pace"},
     {"reporter", "estimate", "plan", "display", "strategy_list"},
     {"single_run", "progress", "loading"},
     {"report"},

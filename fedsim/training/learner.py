@@ -13,7 +13,15 @@ from torch import nn
 
 from fedsim.arrays import one_thread
 from fedsim.data.dataset import Examples, FederatedDataset, UserTable, num_examples
-from fedsim.data.feature_store import FeatureStore, FileBlocks, Float32s, MemoryBlocks, Room
+from fedsim.data.feature_store import (
+    BLOCK,
+    FeatureStore,
+    FileBlocks,
+    Float32s,
+    MemoryBlocks,
+    Room,
+    num_stored_blocks,
+)
 from fedsim.data.transforms import InputTransform
 from fedsim.models.last_layer import Head, backbone_sha256, features, frozen_head
 from fedsim.models.placed import device_of
@@ -107,11 +115,15 @@ class FeatureDataset:
         head: Its last layer.
         cache: Where features are kept.
         key: Names what they depend on, in a file's name; None for memory.
+
+    Attributes:
+        num_features: Of an image.
+        shared_as: Names the features that processes and runs share; None for a process's own.
     """
 
     def __init__(self, images: Learner, head: Head, cache: FeatureCache, key: str | None) -> None:
-        self._images, self._num_features = images, head.linear.in_features
-        self._cache, self._key = cache, key
+        self._images, self.num_features = images, head.linear.in_features
+        self._folder, self.shared_as = cache.folder, key
         self._room = Room(cache.max_bytes)
         self._stores: dict[str, FeatureStore] = {}
 
@@ -139,22 +151,31 @@ class FeatureDataset:
         labels = self._images.dataset.labels(split, indices).view(np.uint8)
         return Examples(torch.from_numpy(found), torch.from_numpy(labels))
 
+    def num_missing(self, split: str) -> int:
+        """Return how many images' features are in no file yet."""
+        path, shape = self._path(split), self._shape(split)
+        num_stored = BLOCK * num_stored_blocks(path, shape) if path else 0
+        return max(0, shape[0] - num_stored)
+
     def _store(self, split: str) -> FeatureStore:
         if split not in self._stores:
-            shape = (num_examples(self._images.dataset, split), self._num_features)
-            self._stores[split] = FeatureStore(
-                self._blocks(split, shape), partial(self._compute, split)
-            )
+            path, shape = self._path(split), self._shape(split)
+            blocks = FileBlocks(path, shape) if path else MemoryBlocks(shape, self._room)
+            self._stores[split] = FeatureStore(blocks, partial(self.compute, split))
         return self._stores[split]
 
-    def _blocks(self, split: str, shape: tuple[int, int]) -> FileBlocks | MemoryBlocks:
-        if self._key is None or self._cache.folder is None:
-            return MemoryBlocks(shape, self._room)
-        return FileBlocks(self._cache.folder / f"{self._key}-{split}.features", shape)
+    def _shape(self, split: str) -> tuple[int, int]:
+        return num_examples(self._images.dataset, split), self.num_features
+
+    def _path(self, split: str) -> Path | None:
+        if self.shared_as is None or self._folder is None:
+            return None
+        return self._folder / f"{self.shared_as}-{split}.features"
 
     @one_thread()
     @torch.no_grad()
-    def _compute(self, split: str, numbers: npt.NDArray[np.int64]) -> Float32s:
+    def compute(self, split: str, numbers: npt.NDArray[np.int64]) -> Float32s:
+        """Compute the features of some images, without keeping them."""
         images = self._images
         images.model.eval()
         read = images.dataset.load(split, numbers).images.to(device_of(images.model))
