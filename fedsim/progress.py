@@ -25,6 +25,7 @@ from fedsim.jobs import Job
 from fedsim.reporter import Failure
 
 _SECONDS_BETWEEN_LINES = 15.0  # where nothing is live
+_TELLING = 0.05  # share of the work before which the start drowns the pace
 
 
 class _Lines:
@@ -272,8 +273,9 @@ class SweepReporter(_Lines):
         parts = [f"{done} of {len(self._left)} runs done", f"{len(self._running)} running"]
         if self._num_failed:
             parts.append(f"{self._num_failed} failed")
-        worked = sum(self._work.values()) - sum(self._left.values())
-        if worked > 0:
+        whole = sum(self._work.values())
+        worked = whole - sum(self._left.values())
+        if worked > _TELLING * whole:
             pace = (time.monotonic() - self._started) / worked
             parts.append(f"about {duration(pace * sum(self._left.values()))} left")
         return ", ".join(parts)
