@@ -5,7 +5,8 @@ without ever holding one (Goodfellow 2015 for dense layers; Bu et al. 2022, "Sca
 Training of Large Convolutional Neural Networks with Differential Privacy").
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -51,13 +52,13 @@ class Held:
 
     def squared_norms(self) -> torch.Tensor:
         """Return the squared norms, right to 1e-6 whatever the size."""
-        parts = [_squares(gradient.flatten(1)) for gradient in self.gradients.values()]
+        parts = [_squares(_rows(gradient)) for gradient in self.gradients.values()]
         return torch.stack(parts).sum(dim=0)
 
     def weighted_sums(self, factors: torch.Tensor) -> ByParameter:
         """Return the sums."""
         return {
-            parameter: (factors.to(gradient.dtype) @ gradient.flatten(1)).view(parameter.shape)
+            parameter: (factors.to(gradient.dtype) @ _rows(gradient)).view(parameter.shape)
             for parameter, gradient in self.gradients.items()
         }
 
@@ -126,14 +127,15 @@ class ConvolutionWeight:
     def weighted_sums(self, factors: torch.Tensor) -> ByParameter:
         """Return the sum: the gradient of a batch whose examples count that much."""
         layer = self.layer
-        total = conv2d_weight(  # type: ignore[no-untyped-call]
-            self.inputs,
-            layer.weight.shape,
-            self.backprops * factors.to(self.backprops.dtype)[:, None, None, None],
-            layer.stride,
-            _as_numbers(layer),
-            layer.dilation,
-        )
+        with _whole_float32():
+            total = conv2d_weight(  # type: ignore[no-untyped-call]
+                self.inputs,
+                layer.weight.shape,
+                self.backprops * factors.to(self.backprops.dtype)[:, None, None, None],
+                layer.stride,
+                _as_numbers(layer),
+                layer.dilation,
+            )
         return {layer.weight: total.contiguous()}
 
 
@@ -173,8 +175,24 @@ def _has_few_positions(layer: nn.Conv2d, backprops: torch.Tensor) -> bool:
     return num_positions**2 * (inputs + outputs) <= _POSITIONS_FACTOR * inputs * outputs
 
 
+@contextmanager
+def _whole_float32() -> Iterator[None]:
+    """Keep cuDNN from TF32, its default: with 10 bits of mantissa a sum outgrows its norm."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
+
+
 def _as_numbers(layer: nn.Conv2d) -> tuple[int, ...]:
     return (0, 0) if isinstance(layer.padding, str) else layer.padding  # the other is "valid"
+
+
+def _rows(gradient: torch.Tensor) -> torch.Tensor:
+    """Return a row per example, also of a parameter that is a single number."""
+    return gradient.reshape(len(gradient), -1)
 
 
 def _squares(rows: torch.Tensor) -> torch.Tensor:

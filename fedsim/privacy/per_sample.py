@@ -84,8 +84,8 @@ class PerSampleGradients:
             max_grad_norm: Above 0.
 
         Raises:
-            PrivacyError: If a parameter is used twice, something works in place, or the loss is
-                not one number per example.
+            PrivacyError: If a parameter is used twice, something works in place, a layer is not
+                given an example in each row, or the loss is not one number per example.
             EngineError: If an example's gradient is not finite.
         """
         if not max_grad_norm > 0:
@@ -97,7 +97,7 @@ class PerSampleGradients:
             zeros = [_contiguous_zeros(p) for p in self._parameters]
             return ClippedSum(zeros, torch.zeros((), device=images.device), 0)
         loss, layers = self._per_example(images, targets)
-        norms = torch.stack([layer.squared_norms() for layer in layers]).sum(dim=0).sqrt()
+        norms = self._norms(layers, num_examples)
         if not bool(torch.isfinite(norms).all()):
             bad = torch.nonzero(~torch.isfinite(norms)).flatten().tolist()
             raise EngineError(
@@ -114,6 +114,18 @@ class PerSampleGradients:
         """Take all hooks off the model and everything that was put on its parameters."""
         self._hooks.forget()
         self._hooks.cleanup()
+
+    def _norms(self, layers: list[LayerGradients], num_examples: int) -> torch.Tensor:
+        """Return the norms over all parameters, float64 of shape (n,)."""
+        squares = [layer.squared_norms() for layer in layers]
+        for found in map(len, squares):
+            if found != num_examples:  # each row would be clipped to the bound, not each example
+                raise PrivacyError(
+                    f"model {type(self._model).__name__}: expected layers that are given an "
+                    f"example in each row, found one that is given {found} rows for "
+                    f"{num_examples} examples; keep examples in the first dimension"
+                )
+        return torch.stack(squares).sum(dim=0).sqrt()
 
     def _per_example(
         self, images: torch.Tensor, targets: torch.Tensor

@@ -3,11 +3,13 @@
 import copy
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from opacus.grad_sample.functorch import ft_compute_per_sample_gradient, prepare_layer
 from torch import nn
+from torch.nn.grad import conv2d_weight
 
 from fedsim.privacy.layer_gradients import (
     ByParameter,
@@ -133,3 +135,19 @@ def test_what_rounding_leaves_of_positions_that_cancel_is_no_longer_than_the_nor
     norm = weight.squared_norms().sqrt()
     (clipped,) = weight.weighted_sums(1 / norm).values()
     assert math.sqrt(clipped.double().square().sum().item()) <= 1 + 1e-6
+
+
+def test_sums_are_computed_without_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which cuDNN uses by default: a sum may then be a thousandth longer than its norm."""
+    allowed = []
+
+    def computed(*args: Any) -> torch.Tensor:
+        allowed.append(torch.backends.cudnn.allow_tf32)
+        return conv2d_weight(*args)
+
+    monkeypatch.setattr("fedsim.privacy.layer_gradients.conv2d_weight", computed)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    inputs, backprops = torch.ones(2, 8, 1, 1), torch.ones(2, 8, 1, 1)
+    ConvolutionWeight(nn.Conv2d(8, 8, 1), inputs, backprops).weighted_sums(torch.ones(2))
+    assert allowed == [False]
+    assert torch.backends.cudnn.allow_tf32
