@@ -1,6 +1,7 @@
 """Trains a last linear layer for the users of a block, many at once, and folds their updates."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -48,7 +49,10 @@ class BatchedHeadTrainer(Trainer):
             DataError: A user is not one of the train split's.
             EngineError: A user's update is not finite; names round and user.
         """
-        settings, start = self._settings, StackedForm.of(received)
+        start = StackedForm.of(received)
+        # Batches are padded to this size: one beyond the largest user would be memory for nothing.
+        largest = int(self._users.num_images.max())
+        settings = replace(self._settings, batch_size=min(self._settings.batch_size, largest))
         index = np.array([self._known(user, round_num) for user in users])
         sizes, firsts = self._users.num_images[index], self._offsets[index]
         weights = np.ones(len(users)) if rule.weighting == "uniform" else sizes.astype(np.float64)

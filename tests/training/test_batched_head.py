@@ -37,6 +37,7 @@ ALL_SETTINGS = {
     "momentum": dataclasses.replace(SETTINGS, momentum=0.9),
     "decay": dataclasses.replace(SETTINGS, weight_decay=0.05),
     "norm": dataclasses.replace(SETTINGS, max_grad_norm=0.1),
+    "batch of all": dataclasses.replace(SETTINGS, batch_size=10**13),
     "full": FULL,
 }
 
