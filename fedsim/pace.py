@@ -98,7 +98,8 @@ def _seconds_of_blocks(config: RunConfig, trainer: BatchedHeadTrainer, users: Us
     cohort = np.linspace(0, len(users) - 1, cohort_size).astype(np.int64)
     cohort = cohort[np.argsort(-users.num_images[cohort], kind="stable")]
     blocks = [cohort[block] for block in deal(users.num_images[cohort], NUM_BLOCKS)]
-    sent = {name: array.detach().clone() for name, array in trainer.arrays.items()}
+    # Blocks train on the CPU, on what comes in messages, wherever the model is.
+    sent = {name: torch.zeros(array.shape) for name, array in trainer.arrays.items()}
     rule, total = FoldRule("uniform"), zeros_like(sent)
 
     def train() -> None:

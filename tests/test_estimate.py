@@ -2,10 +2,11 @@
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import torch
 
 from fedsim import build, pace
 from fedsim.config import RunConfig
@@ -143,3 +144,18 @@ def test_users_who_train_one_at_a_time_are_timed_so(
     found = pace.measure(config, build.build_dataset(config))
     assert len(trained) == 2
     assert found.train == found.pooled > 0
+
+
+def test_blocks_are_timed_on_the_cpu_wherever_the_model_is(tmp_path: Path) -> None:
+    class OnDevice:
+        arrays: ClassVar = {"weight": torch.zeros(3, 4, device="meta")}
+        seen: ClassVar[list[str]] = []
+
+        def train_block(self, users: list[str], round_num: int, *given: Any) -> None:
+            received, _, total = given
+            self.seen += [str(array.device) for array in (*received.values(), *total.values())]
+
+    config = config_of(tmp_path)
+    users = build.build_dataset(config).users("train")
+    assert pace._seconds_of_blocks(config, OnDevice(), users) > 0  # type: ignore[arg-type]
+    assert OnDevice.seen == ["cpu"] * 2 * 2 * 8
