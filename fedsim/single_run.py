@@ -26,7 +26,7 @@ from fedsim.build_privacy import federated_privacy
 from fedsim.centralized import train_centralized
 from fedsim.client_states import ClientStates
 from fedsim.clients_file import ClientsFile
-from fedsim.data.dataset import FederatedDataset
+from fedsim.data.dataset import FederatedDataset, UserTable
 from fedsim.engines.user_grid import UserGrid
 from fedsim.errors import CheckpointError, PrivacyError
 from fedsim.evaluation.final import score_constant, score_test
@@ -89,7 +89,8 @@ def run_job(
     left_out = _write_left_out(folder, dataset)
     reporter.started(job.run_id, job.num_rounds, max(state.round_num, 0))
     states = folder.path / CLIENT_STATES
-    ClientStates(states, config.engine.checkpoint_every).forget_after(state.round_num)
+    kept = ClientStates(states, config.engine.checkpoint_every)
+    _forget_undone(kept, state, dataset.users("train"))
     tell = functools.partial(reporter.noted, job.run_id)
     place = Place(_numbers_named(job, dataset), states, workers, tell, state.unreceived)
     with runtime.grid(config, model, dataset, place) as grid:
@@ -255,6 +256,17 @@ def resumed(folder: RunFolder, job: Job, dataset: FederatedDataset) -> RunState 
             f"{state.round_num} rounds done; ask for as many, or choose another --out"
         )
     return state
+
+
+def _forget_undone(kept: ClientStates, state: RunState, users: UserTable) -> None:
+    """Delete what users keep of rounds that are done again, or whose answers never came.
+
+    Flower's nodes are told of the latter; but another engine may go on with the run.
+    """
+    kept.forget_after(state.round_num)
+    numbers = {user: number for number, user in enumerate(users.ids)}
+    for user in state.unreceived.keys() & numbers.keys():
+        kept.forget(numbers[user], state.unreceived[user])
 
 
 def _check_secret(folder: RunFolder, state: RunState, *, wanted: bool) -> None:

@@ -4,9 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from fake_flower import FakeFlower
 from flower_runs import (
+    CENTRAL_DP,
     SETTINGS,
+    SIMULATION,
     Without,
     answered,
     assert_same_run,
@@ -14,6 +17,7 @@ from flower_runs import (
     on_flower,
     record,
     settings,
+    trained,
 )
 from flwr.app import Message
 
@@ -32,12 +36,14 @@ LOSSY, FATES = 101, {2: "forgotten", 3: "crashed"}
 class Lossy(FakeFlower):
     """One node does the work of round 2 and gets none in round 3: no answer comes."""
 
-    def __init__(self, there: dict[int, dict[str, Any]], asked: dict[int, set[str]]) -> None:
+    def __init__(
+        self, there: dict[int, dict[str, Any]], asked: dict[int, set[str]], lossy: int = LOSSY
+    ) -> None:
         super().__init__(there, self._lose)
-        self._asked_of_it = asked
+        self._asked_of_it, self._lossy = asked, lossy
 
     def _lose(self, message: Message) -> str:
-        if message.metadata.message_type != "train" or message.metadata.dst_node_id != LOSSY:
+        if message.metadata.message_type != "train" or message.metadata.dst_node_id != self._lossy:
             return "answered"
         told = [c for u in unpack(message.content) for c in u.config_records.values() if USER in c]
         round_num = int(str(told[0][ROUND]))
@@ -76,3 +82,24 @@ def test_what_a_user_kept_is_forgotten_if_the_answer_was_lost(
     monkeypatch.setattr(build, "build_attendance", lambda config, users: Without(users, present))
     fedsim.run(settings(**scaffold(5)), tmp_path / "here", Silence())
     assert_same_run(tmp_path / "there", tmp_path / "here")
+
+
+def test_a_simulation_that_goes_on_in_process_forgets_it_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "MAX_RESENDS", 0)
+    asked: dict[int, set[str]] = {}
+    first, whole = ({**CENTRAL_DP, **scaffold(num_rounds)} for num_rounds in (2, 4))
+    lossy = Lossy(SIMULATION, asked, min(SIMULATION))
+    outcome = on_flower(settings(**first), tmp_path / "there", lossy)
+    assert not isinstance(outcome, Failure), outcome
+    present = answered(tmp_path / "there")
+    assert not {(2, user) for user in asked[2]} & present
+    fedsim.run(settings(**whole), tmp_path / "there", Silence())
+    later = answered(tmp_path / "there")
+    assert asked[2] & {user for round_num, user in later if round_num > 2}
+
+    monkeypatch.setattr(build, "build_attendance", lambda config, users: Without(users, later))
+    fedsim.run(settings(**whole), tmp_path / "here", Silence())
+    found, expected = trained(tmp_path / "there"), trained(tmp_path / "here")
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
