@@ -27,6 +27,12 @@ _SECONDS_TO_START = 120.0
 _SECONDS_TO_STOP = 10.0
 
 
+def environment(home: Path) -> dict[str, str]:
+    """Return that of Flower's commands: they find each other, whichever Python runs the tests."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    return {**os.environ, **OFFLINE, "FLWR_HOME": str(home), "PATH": path}
+
+
 def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -60,7 +66,7 @@ class Flower:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 cwd=self.folder,
-                env={**os.environ, **OFFLINE, "FLWR_HOME": str(home), "RAY_TMPDIR": str(self.ray)},
+                env={**environment(home), "RAY_TMPDIR": str(self.ray)},
             )
 
     def superlink(self, *arguments: str) -> None:
@@ -104,7 +110,7 @@ class Flower:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**os.environ, **OFFLINE, "FLWR_HOME": str(home)},
+                env=environment(home),
             )
 
     def wait(self, path: Path, text: str, seconds: float = 400.0) -> None:
