@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -86,23 +87,20 @@ def _eager(case: Case, model: nn.Module) -> Step:
     return lambda: update(parameters, gradient(*batch)[1])
 
 
+def functional_gradient(model: nn.Module) -> Callable[..., dict[str, torch.Tensor]]:
+    """Return the same gradient as a function of parameters by name, images and targets."""
+
+    def loss(given: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return label_mean_loss(functional_call(model, given, (x,)), y).mean()
+
+    return grad(loss)
+
+
 def compiled(case: Case, *, any_size: bool = False) -> Step:
     model, batch = case.model().to(memory_format=torch.channels_last), case.batch()  # its best
-    names = [name for name, _ in model.named_parameters()]
-    parameters = [parameter.detach() for parameter in model.parameters()]
-
-    def loss(
-        values: list[torch.Tensor], images: torch.Tensor, targets: torch.Tensor
-    ) -> torch.Tensor:
-        given = dict(zip(names, values, strict=True))
-        return label_mean_loss(functional_call(model, given, (images,)), targets).mean()
-
-    gradient = torch.compile(grad(loss), dynamic=any_size)
-    return lambda: update(parameters, list(gradient(parameters, *batch)))
-
-
-def compiled_for_any_size(case: Case) -> Step:
-    return compiled(case, any_size=True)
+    parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    gradient = torch.compile(functional_gradient(model), dynamic=any_size)
+    return lambda: update(list(parameters.values()), list(gradient(parameters, *batch).values()))
 
 
 def batched(case: Case) -> Step:
@@ -112,11 +110,7 @@ def batched(case: Case) -> Step:
         name: parameter.detach().expand(USERS, *parameter.shape).clone()
         for name, parameter in model.named_parameters()
     }
-
-    def loss(given: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return label_mean_loss(functional_call(model, given, (x,)), y).mean()
-
-    gradient = vmap(grad(loss), randomness="different")
+    gradient = vmap(functional_gradient(model), randomness="different")
     of_all = images.expand(USERS, *images.shape).clone(), targets.expand(USERS, *targets.shape)
     return lambda: update(list(stacked.values()), list(gradient(stacked, *of_all).values()))
 
@@ -125,7 +119,7 @@ KINDS = {
     "plain": plain,
     "bfloat16": bfloat16,
     "compiled": compiled,
-    "compiled for any size": compiled_for_any_size,
+    "compiled for any size": partial(compiled, any_size=True),
     "users batched": batched,
 }
 
