@@ -213,14 +213,17 @@ def _living_members(session: int) -> list[str]:
     return members
 
 
-def test_a_finished_run_is_skipped_before_anything_is_built(
-    yaml: Path, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def nothing_can_be_built(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(config: RunConfig) -> None:
         raise AssertionError("built")
 
     monkeypatch.setattr("fedsim.build.build_dataset", refuse)
     monkeypatch.setattr("fedsim.build.build_model", refuse)
+
+
+@pytest.mark.usefixtures("nothing_can_be_built")
+def test_a_finished_run_is_skipped_before_anything_is_built(yaml: Path, undisturbed: Path) -> None:
     out = undisturbed.parents[1]
     (job,) = jobs_of(load_runs(yaml))
     done = run_jobs([job], out, Silence(), command="again")
@@ -231,13 +234,10 @@ def test_a_finished_run_is_skipped_before_anything_is_built(
         run_jobs([other], out, Silence(), command="again")
 
 
+@pytest.mark.usefixtures("nothing_can_be_built")
 def test_a_finished_run_is_looked_at_again_if_its_data_are_newer(
-    yaml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    yaml: Path, tmp_path: Path
 ) -> None:
-    def refuse(config: RunConfig) -> None:
-        raise AssertionError("built")
-
-    monkeypatch.setattr("fedsim.build.build_dataset", refuse)
     data, out = tmp_path / "mine.h5", tmp_path / "out"
     data.touch()
     (job,) = jobs_of(load_runs(yaml, [f"data.source={data}"]))
