@@ -76,6 +76,22 @@ def l2_norm(tensors: Iterable[torch.Tensor]) -> float:
     return norm
 
 
+def squared_norms(rows: torch.Tensor) -> torch.Tensor:
+    """Return each row's sum of squares as ``l2_norm`` takes it, float64 of shape (n,).
+
+    Args:
+        rows: Shape (n, elements).
+
+    Examples:
+        >>> squared_norms(torch.tensor([[3.0, 4.0], [0.0, 1.0]]))
+        tensor([25.,  1.], dtype=torch.float64)
+    """
+    whole = rows.shape[1] // _RUN * _RUN
+    runs = rows[:, :whole].reshape(len(rows), -1, _RUN)
+    norms = torch.cat([torch.linalg.vector_norm(runs, dim=2), rows[:, whole:]], dim=1)
+    return norms.double().square().sum(dim=1)
+
+
 def add_difference(
     total: list[torch.Tensor], new: list[torch.Tensor], old: list[torch.Tensor], weight: float
 ) -> float:
