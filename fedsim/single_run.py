@@ -264,9 +264,10 @@ def _forget_undone(kept: ClientStates, state: RunState, users: UserTable) -> Non
     Flower's nodes are told of the latter; but another engine may go on with the run.
     """
     kept.forget_after(state.round_num)
-    numbers = {user: number for number, user in enumerate(users.ids)}
-    for user in state.unreceived.keys() & numbers.keys():
-        kept.forget(numbers[user], state.unreceived[user])
+    for user, rounds in state.unreceived.items():
+        index = users.find(user)
+        if index is not None:
+            kept.forget(index, rounds)
 
 
 def _check_secret(folder: RunFolder, state: RunState, *, wanted: bool) -> None:

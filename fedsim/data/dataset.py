@@ -1,5 +1,6 @@
 """What a data set of users looks like to everything that trains or scores."""
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -24,6 +25,11 @@ class UserTable:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def find(self, user: str) -> int | None:
+        """Return a user's place in the table; None if it is not there."""
+        index = bisect_left(self.ids, user)
+        return index if index < len(self.ids) and self.ids[index] == user else None
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,8 @@ class FlowerGrid(MessageGrid):
 
     def _remember(self, messages: Sequence[Message], lost: set[str]) -> None:
         for message in messages:
-            user, before = user_of(message), self._unreceived.pop(user_of(message), [])
+            user = user_of(message)
+            before = self._unreceived.pop(user, [])
             if user in lost:
                 self._unreceived[user] = [*before, _round_of(message)]
 
@@ -148,9 +149,9 @@ class FlowerGrid(MessageGrid):
     def _content(self, message: Message) -> RecordDict:
         content = {key: record for key, record in message.content.items() if key != FOLD}
         rounds = self._unreceived.get(user_of(message))
-        return RecordDict(
-            content | ({UNRECEIVED: ConfigRecord({ROUNDS: rounds})} if rounds else {})
-        )
+        if rounds:
+            content[UNRECEIVED] = ConfigRecord({ROUNDS: rounds})
+        return RecordDict(content)
 
     def get_node_ids(self) -> Iterable[int]:
         """Return all users' nodes, as every engine does; they are not Flower's."""

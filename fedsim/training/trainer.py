@@ -1,7 +1,6 @@
 """One model with the data that it trains and scores on, in the process that does it."""
 
 import dataclasses
-from bisect import bisect_left
 
 import numpy as np
 import numpy.typing as npt
@@ -72,7 +71,7 @@ class Trainer:
             of: A train user, or the examples' numbers; none if nothing is known to come.
         """
         if isinstance(of, str):
-            index = self._index_of(of)
+            index = self._users.find(of)
             self._coming = None if index is None else (split, self._numbers_of(index))
         else:
             self._coming = split, np.asarray(of, dtype=np.int64)
@@ -122,7 +121,7 @@ class Trainer:
 
     def forget(self, user: str, rounds: list[int]) -> None:
         """Delete what a user keeps of some rounds, whose answers were lost."""
-        index = self._index_of(user)
+        index = self._users.find(user)
         if self._states is not None and index is not None:
             self._states.forget(index, rounds)
 
@@ -221,18 +220,13 @@ class Trainer:
         return logits
 
     def _known(self, user: str, round_num: int) -> int:
-        index = self._index_of(user)
+        index = self._users.find(user)
         if index is None:
             raise DataError(
                 f"round {round_num}: expected a user of the train split, found {user!r}; check the "
                 "data that this process reads"
             )
         return index
-
-    def _index_of(self, user: str) -> int | None:
-        index = bisect_left(self._users.ids, user)
-        known = index < len(self._users) and self._users.ids[index] == user
-        return index if known else None
 
     def _numbers_of(self, index: int) -> npt.NDArray[np.int64]:
         return np.arange(self._offsets[index], self._offsets[index + 1])
