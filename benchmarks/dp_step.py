@@ -23,7 +23,7 @@ from fedsim.loss import label_mean_loss
 from fedsim.models.cnn import Cnn
 from fedsim.models.initialize import build_seeded
 from fedsim.models.resnet import resnet18
-from fedsim.privacy.per_sample import PrivateGradient
+from fedsim.privacy.per_sample import PrivateGradient, noise_of_stream
 from fedsim.streams import torch_stream
 
 LABELS = 17
@@ -48,7 +48,7 @@ def plain_step(model: nn.Module, images: torch.Tensor, targets: torch.Tensor) ->
 def fedsim_step(model: nn.Module, images: torch.Tensor, targets: torch.Tensor) -> Step:
     parameters = list(model.parameters())
     private = PrivateGradient(model, max_grad_norm=MAX_GRAD_NORM, noise_multiplier=NOISE_MULTIPLIER)
-    gradient = private.for_user(torch_stream(0, "noise"), len(images))
+    gradient = private.for_user(noise_of_stream(torch_stream(0, "noise")), len(images))
 
     def step() -> None:
         _, gradients = gradient(images, targets)

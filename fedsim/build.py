@@ -220,7 +220,11 @@ def training_path(config: RunConfig, learner: Learner) -> TrainingPath:
 
 
 def build_trainer(
-    config: RunConfig, states: Path | None = None, learner: Learner | None = None
+    config: RunConfig,
+    states: Path | None = None,
+    learner: Learner | None = None,
+    *,
+    seed_is_known: bool = False,
 ) -> Trainer:
     """Make what trains users, in the process that does it.
 
@@ -228,6 +232,8 @@ def build_trainer(
         config: The settings.
         states: The folder of what users keep between rounds.
         learner: What is trained on what; by default what the settings say.
+        seed_is_known: To others than those who hold the images: example-level DP-SGD then draws
+            batches and noise from the operating system.
     """
     if learner is None:
         dataset = build_dataset(config)
@@ -257,7 +263,7 @@ def build_trainer(
         learner.dataset,
         learner.transform,
         settings,
-        seed=config.seed,
+        seed=None if private is not None and seed_is_known else config.seed,
         private_gradient=gradient,
         part=part,
         states=ClientStates(states, config.engine.checkpoint_every) if states else None,

@@ -277,7 +277,8 @@ def federated_privacy(
         config: The settings.
         users: The population.
         state: What ``PrivacySpending.state_dict`` returned, to go on from.
-        secret: What the central noise is a function of; None for the seed.
+        secret: What the central noise is a function of; None for the seed. With one, example-level
+            noise is drawn where the images are.
     """
     setting = federated_setting(config, len(users))
     started_with = (state or {}).get("central", {}).get("noise_multiplier")
@@ -296,7 +297,7 @@ def federated_privacy(
             delta=example_level.delta,
             accountant=example_level.accountant,
         )
-    spending = PrivacySpending(central, ledger)
+    spending = PrivacySpending(central, ledger, noise_of_sites=secret is not None)
     if state:
         spending.load_state_dict(state)
     return central.mechanism if central else None, spending

@@ -51,7 +51,8 @@ class Runtime(Protocol):
     def secret(self, config: RunConfig) -> Secret | None:
         """Draw what a new run's central noise and cohorts are functions of; None for the seed.
 
-        A secret stays in the run's checkpoint, and whoever trains users is not told.
+        A secret stays in the run's checkpoint, and whoever trains users is not told. Example-level
+        noise is then drawn by them, of nothing that is known here.
         """
         ...
 

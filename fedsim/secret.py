@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from fedsim.streams import Key
 
@@ -61,3 +62,15 @@ class Secret:
         one, two = self.uniform(size + size % 2, purpose, *keys).reshape(2, -1)
         length, angle = np.sqrt(-2 * np.log(one)), 2 * np.pi * two
         return np.concatenate([length * np.cos(angle), length * np.sin(angle)])[:size]
+
+    def noise(self, like: torch.Tensor, stddev: float, purpose: str, *keys: Key) -> torch.Tensor:
+        """Return Gaussian noise, made in float64, of a tensor's shape, type and device.
+
+        Args:
+            like: Only its form matters.
+            stddev: Of every coordinate.
+            purpose: What the draws are for.
+            *keys: What tells them from others for the same purpose.
+        """
+        drawn = stddev * self.normal(like.numel(), purpose, *keys)
+        return torch.from_numpy(drawn).to(like).reshape(like.shape)

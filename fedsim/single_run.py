@@ -142,7 +142,8 @@ class _Parts:
 
         evaluation = self.job.config.evaluation
         # A round that nodes have seen must not be done again: with the same noise, and without a
-        # user who answered before, the two models would differ by that user's update.
+        # user who answered before, the two models would differ by that user's update; and sites'
+        # noise would be drawn anew, which the ledger would not know of.
         checkpoint_every = 1 if secret else self.job.config.engine.checkpoint_every
         validation = SplitScorer(
             self.grid,
@@ -274,9 +275,9 @@ def _check_secret(folder: RunFolder, state: RunState, *, wanted: bool) -> None:
     """Raise CheckpointError for a run that was begun with noise that its nodes can take off."""
     if wanted and state.secret is None:
         raise CheckpointError(
-            f"{folder.path}: expected a run whose noise is a secret of the server's, as a "
-            "deployment's has to be, found one whose noise is a function of its seed; delete the "
-            "run's folder to start it anew, or choose another out"
+            f"{folder.path}: expected a run whose noise nobody else can make, as in a "
+            "deployment, found one whose noise is a function of its seed; delete the run's folder "
+            "to start it anew, or choose another out"
         )
 
 

@@ -78,8 +78,10 @@ class FlowerRuntime:
         return FlowerGrid(remote, local, sum(sizes), place.unreceived)
 
     def secret(self, config: RunConfig) -> Secret | None:
-        """Return a new one in a deployment under central DP, whose sites all know the seed."""
-        return Secret.new() if self._num_nodes and config.privacy.central is not None else None
+        """Return a new one in a private deployment, whose sites all know the seed."""
+        privacy = config.privacy
+        private = privacy.central is not None or privacy.example_level is not None
+        return Secret.new() if self._num_nodes and private else None
 
     def _owners_of(self, config: RunConfig, label_names: tuple[str, ...]) -> Owners:
         """Return who holds whom under some data settings."""

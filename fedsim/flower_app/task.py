@@ -26,10 +26,12 @@ class Task:
     Attributes:
         config: The run's settings.
         states: Folder of what users keep between rounds, for nodes on the server's machine.
+        own_data: The node holds its users' images, and nobody else does.
     """
 
     config: RunConfig
     states: Path | None = None
+    own_data: bool = False
 
     def to_record(self, numbers: str = "") -> ConfigRecord:
         """Return the form in which it travels.
@@ -73,7 +75,7 @@ class Task:
         if engine.feature_cache is not None:
             default = EngineConfig().feature_cache
             engine = engine.model_copy(update={"feature_cache": default})
-        return cls(config.model_copy(update={"data": data, "engine": engine}), own)
+        return cls(config.model_copy(update={"data": data, "engine": engine}), own, True)
 
 
 def check_states(task: Task, *, keeps: bool) -> None:

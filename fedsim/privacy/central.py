@@ -204,8 +204,7 @@ class CentralGaussian:
         stddev, purpose = self.noise_stddev_sum, "central noise"
         if self.secret is not None:
             for name, tensor in total.items():
-                drawn = stddev * self.secret.normal(tensor.numel(), purpose, round_num, name)
-                yield torch.from_numpy(drawn).to(tensor).reshape(tensor.shape)
+                yield self.secret.noise(tensor, stddev, purpose, round_num, name)
             return
         device = str(next(iter(total.values())).device)
         generator = torch_stream(self.seed, purpose, round_num, device=device)

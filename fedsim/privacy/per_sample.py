@@ -1,5 +1,6 @@
 """Example-level DP-SGD: per-example gradients, clipped, summed and noised (Abadi et al. 2016)."""
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,9 +13,13 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from fedsim.errors import EngineError, PrivacyError
 from fedsim.loss import label_mean_loss
 from fedsim.privacy.layer_gradients import LayerGradients
+from fedsim.secret import Secret
 
 ExampleLoss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """From logits (n, labels) and targets (n, labels) to one loss per example, shape (n,)."""
+
+Noise = Callable[[torch.Tensor, float], torch.Tensor]
+"""From a gradient and a standard deviation to noise of its shape; every call draws anew."""
 
 _GRADIENT_ELEMENTS = 2**28  # of per-example gradients that are in memory at a time: 1 GiB
 
@@ -187,12 +192,12 @@ class PrivateGradient:
         self._examples_at_once = max(1, _GRADIENT_ELEMENTS // size)
 
     def for_user(
-        self, generator: torch.Generator, expected_batch_size: float
+        self, noise: Noise, expected_batch_size: float
     ) -> Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, list[torch.Tensor]]]:
         """Return a function from images and targets to the summed loss and the noised mean.
 
         Args:
-            generator: Where the noise of all of the user's steps is drawn from.
+            noise: Makes the noise of all of the user's steps.
             expected_batch_size: n q, above 0.
         """
 
@@ -205,7 +210,7 @@ class PrivateGradient:
                 noise_multiplier=self._noise_multiplier,
                 max_grad_norm=self._max_grad_norm,
                 expected_batch_size=expected_batch_size,
-                generator=generator,
+                noise=noise,
             )
             return loss, mean
 
@@ -229,13 +234,31 @@ class PrivateGradient:
         return loss, total
 
 
+def noise_of_stream(generator: torch.Generator) -> Noise:
+    """Return noise that follows from a generator's state: whoever knows that can take it off."""
+
+    def noise(gradient: torch.Tensor, stddev: float) -> torch.Tensor:
+        # Contiguous whatever the gradient's layout: into channels_last it would take 8 times as
+        # long, and be other noise.
+        drawn = torch.empty(gradient.shape, dtype=torch.float32, device=gradient.device)
+        return drawn.normal_(0.0, stddev, generator=generator)
+
+    return noise
+
+
+def noise_of_nobody() -> Noise:
+    """Return noise that nobody can make again: its key is drawn here and kept nowhere else."""
+    secret, calls = Secret.new(), itertools.count()
+    return lambda gradient, stddev: secret.noise(gradient, stddev, "example-level", next(calls))
+
+
 def noisy_mean(
     total: list[torch.Tensor],
     *,
     noise_multiplier: float,
     max_grad_norm: float,
     expected_batch_size: float,
-    generator: torch.Generator,
+    noise: Noise,
 ) -> list[torch.Tensor]:
     """Add noise to a clipped sum and divide by the expected batch size, both in place.
 
@@ -244,7 +267,7 @@ def noisy_mean(
         noise_multiplier: σ, at least 0; at 0 nothing is drawn.
         max_grad_norm: Sensitivity of the sum when one example is added or removed.
         expected_batch_size: n q: a number that does not depend on the batch, above 0.
-        generator: Makes the noise, in float32 and in the order of ``total``.
+        noise: Makes the noise, in the order of ``total``.
 
     Returns:
         ``total``.
@@ -255,7 +278,7 @@ def noisy_mean(
     Examples:
         >>> noisy_mean(
         ...     [torch.tensor([3.0])], noise_multiplier=0.0, max_grad_norm=1.0,
-        ...     expected_batch_size=1.5, generator=torch.Generator(),
+        ...     expected_batch_size=1.5, noise=noise_of_stream(torch.Generator()),
         ... )
         [tensor([2.])]
     """
@@ -267,10 +290,7 @@ def noisy_mean(
         )
     for tensor in total:
         if stddev > 0:
-            # Contiguous whatever the tensor's layout: into channels_last it would take 8 times as
-            # long, and be other noise.
-            noise = torch.empty(tensor.shape, dtype=torch.float32, device=tensor.device)
-            tensor.add_(noise.normal_(0.0, stddev, generator=generator))
+            tensor.add_(noise(tensor, stddev))
         tensor.div_(expected_batch_size)
     return total
 

@@ -19,6 +19,10 @@ _SECRET = (
     "drawn, as the cohorts are, from a secret that the server alone holds: it can't be made again "
     "from the seed"
 )
+_OF_SITES = (
+    "drawn at each user's site from its operating system, as the batches are, and kept by nobody: "
+    "it can't be made again"
+)
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,7 @@ class PrivacySpending:
     Args:
         central: Central DP, or None.
         ledger: Of example-level DP-SGD, or None.
+        noise_of_sites: The ledger's noise is not a function of the seed.
         steps_per_epoch: Of the pooled baseline, whose rounds are epochs and which releases the
             model after every step; None for federated rounds.
     """
@@ -103,9 +108,11 @@ class PrivacySpending:
         central: CentralSpending | None,
         ledger: ExampleLedger | None,
         *,
+        noise_of_sites: bool = False,
         steps_per_epoch: int | None = None,
     ) -> None:
         self._central, self._ledger = central, ledger
+        self._example_noise = _OF_SITES if noise_of_sites else _OF_SEED
         self._pooled, self._releases = steps_per_epoch is not None, steps_per_epoch or 1
         if central is not None:
             self._as_run = EpsilonPerRound(central.as_run, central.delta_as_run, central.accountant)
@@ -147,7 +154,7 @@ class PrivacySpending:
         if self._ledger is not None:
             card["example_level"] = {
                 **self._ledger.card(),
-                "noise": _OF_SEED,
+                "noise": self._example_noise,
                 "released": "each user's trained arrays, to the server",
                 "assumptions": [
                     "how many examples a user holds is public: it sets the sampling rate, the "

@@ -60,7 +60,7 @@ class BatchedHeadTrainer(Trainer):
         summed = torch.zeros_like(start.matrix)
 
         def stream(place: int) -> torch.Generator:
-            return torch_stream(self._seed, "batches", round_num, users[place])
+            return torch_stream(self._stream_seed, "batches", round_num, users[place])
 
         at_once = max(1, self.bytes_at_once // (4 * start.matrix.numel()))
         for group in grouped(sizes, settings, at_once):

@@ -14,7 +14,7 @@ from fedsim.data.dataset import FederatedDataset
 from fedsim.data.transforms import InputTransform
 from fedsim.models.initialize import exchanged_tensors
 from fedsim.models.placed import device_of
-from fedsim.privacy.per_sample import PrivateGradient
+from fedsim.privacy.per_sample import PrivateGradient, noise_of_stream
 from fedsim.streams import global_torch_stream, torch_stream
 from fedsim.training.local import laid_out, poisson_batches, shuffled_batches
 from fedsim.training.step import mean_gradient
@@ -101,8 +101,9 @@ class ExampleLevelSteps:
         population = self._batches.num_examples
         generator = torch_stream(self._seed, "pooled batches", epoch)
         device = str(self._batches.device)
-        noise = torch_stream(self._seed, "pooled example-level noise", epoch, device=device)
-        gradient = self._private.for_user(noise, min(self._batch_size, population))
+        stream = torch_stream(self._seed, "pooled example-level noise", epoch, device=device)
+        expected_batch_size = min(self._batch_size, population)
+        gradient = self._private.for_user(noise_of_stream(stream), expected_batch_size)
         for batch in poisson_batches(population, self._batch_size, 1, generator):
             inputs, labels = self._batches.read(batch.numpy(), generator)
             loss, gradients = gradient(inputs, labels)

@@ -1,6 +1,7 @@
 """One model with the data that it trains and scores on, in the process that does it."""
 
 import dataclasses
+import secrets
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ from fedsim.errors import DataError
 from fedsim.loss import label_mean_loss
 from fedsim.models.initialize import exchanged_tensors
 from fedsim.models.placed import device_of
-from fedsim.privacy.per_sample import PrivateGradient
+from fedsim.privacy.per_sample import Noise, PrivateGradient, noise_of_nobody, noise_of_stream
 from fedsim.streams import global_torch_stream, torch_stream
 from fedsim.training.local import LocalResult, LocalSettings, laid_out, train_locally
 from fedsim.training.personal import PersonalTraining
@@ -33,7 +34,8 @@ class Trainer:
         dataset: Read in this process.
         transform: From images to inputs.
         settings: How a user trains.
-        seed: The run's seed.
+        seed: The run's seed; None where no draw may be known or made again: then everything that
+            is drawn for a user comes from the operating system.
         private_gradient: For example-level DP-SGD.
         part: What the strategy does where users train.
         states: Where that part keeps what users leave behind.
@@ -46,7 +48,7 @@ class Trainer:
         transform: InputTransform,
         settings: LocalSettings,
         *,
-        seed: int,
+        seed: int | None,
         private_gradient: PrivateGradient | None = None,
         part: ClientPart | None = None,
         states: ClientStates | None = None,
@@ -96,11 +98,8 @@ class Trainer:
         keys = (round_num, user)
         gradient = self._plain_gradient
         if self._private_gradient is not None:
-            device = str(self._device)
-            noise = torch_stream(self._seed, "example-level noise", *keys, device=device)
-            gradient = self._private_gradient.for_user(
-                noise, min(self._settings.batch_size, len(examples))
-            )
+            expected_batch_size = min(self._settings.batch_size, len(examples))
+            gradient = self._private_gradient.for_user(self._noise(*keys), expected_batch_size)
         if self._part is None:
             return self._train(gradient, examples, keys)
         if received is None:
@@ -125,18 +124,32 @@ class Trainer:
         if self._states is not None and index is not None:
             self._states.forget(index, rounds)
 
+    @property
+    def _stream_seed(self) -> int:
+        """The run's seed, or one that nobody knows and that is never drawn again."""
+        return secrets.randbits(256) if self._seed is None else self._seed
+
+    def _noise(self, round_num: int, user: str) -> Noise:
+        if self._seed is None:
+            return noise_of_nobody()
+        keys, device = (round_num, user), str(self._device)
+        return noise_of_stream(
+            torch_stream(self._seed, "example-level noise", *keys, device=device)
+        )
+
     def _train(
         self, gradient: GradientFn, examples: Examples, keys: tuple[int, str]
     ) -> LocalResult:
         self._model.train()
-        with global_torch_stream(self._seed, "model", *keys, device=str(self._device)):
+        seed = self._stream_seed
+        with global_torch_stream(seed, "model", *keys, device=str(self._device)):
             return train_locally(
                 self._parameters,
                 gradient,
                 examples,
                 self._transform,
                 self._settings,
-                torch_stream(self._seed, "batches", *keys),
+                torch_stream(seed, "batches", *keys),
             )
 
     def _client(self, index: int, round_num: int, received: Arrays, examples: Examples) -> Client:
@@ -198,10 +211,11 @@ class Trainer:
             learning_rate=personal.learning_rate,
             poisson=False,
         )
-        stream = torch_stream(self._seed, "personalization", split, owner)
+        seed = self._stream_seed
+        stream = torch_stream(seed, "personalization", split, owner)
         self._model.train()
         device = str(self._device)
-        with global_torch_stream(self._seed, "personalized model", split, owner, device=device):
+        with global_torch_stream(seed, "personalized model", split, owner, device=device):
             train_locally(
                 self._parameters,
                 self._plain_gradient,

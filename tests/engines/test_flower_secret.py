@@ -1,4 +1,4 @@
-"""Under central DP a deployment's nodes know the seed, and can tell neither noise nor cohorts."""
+"""Who knows the seed of a private deployment can tell neither its noise nor its cohorts."""
 
 import copy
 import pickle
@@ -11,6 +11,8 @@ import torch
 from fake_flower import FakeFlower
 from flower_runs import (
     CENTRAL_DP,
+    EXAMPLE_LEVEL_DP,
+    SETTINGS,
     SIMULATION,
     assert_same_run,
     at_server,
@@ -26,18 +28,30 @@ from flwr.app import ConfigRecord, Message
 
 from fedsim import build
 from fedsim.build_privacy import federated_privacy
+from fedsim.config_file import runs_of
 from fedsim.data.sources import open_dataset
 from fedsim.engines.flower_grid import TASK
 from fedsim.engines.pack import unpack
 from fedsim.flower_app.task import Task
 from fedsim.flower_seam import to_arrays
+from fedsim.privacy.per_sample import noise_of_stream
 from fedsim.reporter import Failure, Silence
+from fedsim.streams import torch_stream
+from fedsim.training.trainer import Trainer
 from fedsim.update_sum import ROUND, USER
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
 
 LOUD = copy.deepcopy(CENTRAL_DP)
 LOUD["privacy"]["central"] |= {"noise_multiplier": 3.0}
+ONE_STEP = {
+    "federated": {
+        **SETTINGS["federated"],
+        "cohort_size": 1,
+        "local": {"epochs": 1, "batch_size": 1000, "learning_rate": 0.1},
+    },
+    "privacy": {"example_level": {"max_grad_norm": 1.0, "noise_multiplier": 50.0}},
+}
 
 
 class Listening(FakeFlower):
@@ -143,6 +157,56 @@ def test_who_knows_the_seed_takes_the_noise_off_a_simulation_and_not_off_a_deplo
     assert not cohort_known
 
 
+def example_noise_known(sent: list[Message]) -> float:
+    """The cosine between round 1's change by its only user and noise rebuilt from the seed."""
+    (user,), received = asked(sent, 1), models(sent)
+    change = torch.cat([(received[2][n] - received[1][n]).flatten() for n in received[1]])
+    generator = torch_stream(0, "example-level noise", 1, user)
+    noise = [noise_of_stream(generator)(array, 1.0).flatten() for array in received[1].values()]
+    return float(torch.nn.functional.cosine_similarity(change, -torch.cat(noise), dim=0))
+
+
+def test_who_knows_the_seed_takes_example_level_noise_off_a_simulation_and_not_off_a_deployment(
+    files: Path, tmp_path: Path
+) -> None:
+    simulation = Listening(SIMULATION)
+    on_flower(settings(**ONE_STEP), tmp_path / "simulation", simulation)
+    assert example_noise_known(simulation.sent) > 0.95
+    assert abs(example_noise_known(deployed(files, tmp_path / "there", **ONE_STEP).sent)) < 0.25
+
+
+def test_a_site_that_trains_a_user_again_draws_anew_and_without_noise_nothing_else_changes(
+    files: Path, tmp_path: Path
+) -> None:
+    def trainer(noise_multiplier: float) -> Trainer:
+        given = at_server(files, **ONE_STEP)
+        given["data"]["source"] = str(files / "node-1.h5")
+        given["privacy"]["example_level"]["noise_multiplier"] = noise_multiplier
+        (config,) = runs_of(given, {}, "the settings").values()
+        return build.build_trainer(config, seed_is_known=True)
+
+    def twice(trainer: Trainer) -> list[dict[str, torch.Tensor]]:
+        user = (
+            open_dataset(str(files / "node-1.h5"), labels="coarse", image_size=8)
+            .users("train")
+            .ids[0]
+        )
+        begun = {name: array.detach().clone() for name, array in trainer.arrays.items()}
+        results = []
+        for _ in range(2):
+            with torch.no_grad():
+                for name, array in trainer.arrays.items():
+                    array.copy_(begun[name])
+            trainer.train(user, 1)
+            results.append({n: array.detach().clone() for n, array in trainer.arrays.items()})
+        return results
+
+    first, second = twice(trainer(1.0))
+    assert not any(torch.equal(first[name], second[name]) for name in first)
+    first, second = twice(trainer(0.0))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
 def test_nothing_but_the_checkpoint_holds_the_secret_and_only_its_owner_can_read_it(
     files: Path, tmp_path: Path
 ) -> None:
@@ -230,11 +294,11 @@ def test_a_deployment_does_not_go_on_with_noise_of_the_seed(files: Path, tmp_pat
     outcome = on_flower(at_server(files, **CENTRAL_DP), tmp_path, grid, num_nodes=2)
     assert isinstance(outcome, Failure)
     assert outcome.exit_code == 6
-    assert "expected a run whose noise is a secret of the server's" in outcome.message
+    assert "expected a run whose noise nobody else can make" in outcome.message
     assert not [node for node, kind in grid.asked if kind == "train"]
 
 
-def test_only_a_deployment_under_central_dp_has_a_secret_and_the_card_says_which(
+def test_only_a_private_deployment_has_a_secret_and_the_card_says_which(
     files: Path, tmp_path: Path
 ) -> None:
     deployed(files, tmp_path / "plain")
@@ -247,6 +311,11 @@ def test_only_a_deployment_under_central_dp_has_a_secret_and_the_card_says_which
     summary = on_flower(at_server(files, **CENTRAL_DP), tmp_path / "there", grid, num_nodes=2)
     assert not isinstance(summary, Failure), summary
     assert "a secret that the server alone holds" in summary["privacy"]["central"]["noise"]
+    grid = FakeFlower(holders(files, "node-1", "node-2"))
+    summary = on_flower(at_server(files, **EXAMPLE_LEVEL_DP), tmp_path / "ex", grid, num_nodes=2)
+    assert not isinstance(summary, Failure), summary
+    assert "drawn at each user's site" in summary["privacy"]["example_level"]["noise"]
+    assert secret_of(tmp_path / "ex")
     simulated = on_flower(settings(**CENTRAL_DP), tmp_path / "simulation", FakeFlower(SIMULATION))
     assert not isinstance(simulated, Failure), simulated
     assert "a function of the run's seed" in simulated["privacy"]["central"]["noise"]

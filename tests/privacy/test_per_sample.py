@@ -1,5 +1,6 @@
 """Per-example gradients against autograd, one example at a time, and against Opacus itself."""
 
+import itertools
 import math
 from collections.abc import Callable
 from functools import cache
@@ -14,7 +15,14 @@ from fedsim.errors import EngineError, PrivacyError
 from fedsim.loss import label_mean_loss
 from fedsim.models.frozen_batch_norm import FrozenBatchNorm2d, register_per_sample_gradients
 from fedsim.models.placed import placed
-from fedsim.privacy.per_sample import PerSampleGradients, PrivateGradient, noisy_mean
+from fedsim.privacy.per_sample import (
+    Noise,
+    PerSampleGradients,
+    PrivateGradient,
+    noise_of_nobody,
+    noise_of_stream,
+    noisy_mean,
+)
 from fedsim.streams import torch_stream
 
 LABELS = 5
@@ -177,7 +185,7 @@ def test_a_huge_bound_and_no_noise_give_the_plain_gradient(
     parameters = [p for p in model.parameters() if p.requires_grad]
     plain = torch.autograd.grad(label_mean_loss(model(images), targets).mean(), parameters)
     private = PrivateGradient(model, max_grad_norm=1e30, noise_multiplier=0.0)
-    loss, gradients = private.for_user(torch.Generator(), 5)(images, targets)
+    loss, gradients = private.for_user(noise_of_stream(torch.Generator()), 5)(images, targets)
     assert loss.item() > 0
     for found, right in zip(gradients, plain, strict=True):
         torch.testing.assert_close(found, right, rtol=1e-5, atol=1e-7)
@@ -206,14 +214,16 @@ def test_an_empty_batch_is_a_step_of_noise_alone() -> None:
     images, targets = batch(0)
     model = seeded(Residual)
     private = PrivateGradient(model, max_grad_norm=2.0, noise_multiplier=1.5)
-    loss, gradients = private.for_user(torch_stream(0, "noise"), 4)(images, targets)
+    loss, gradients = private.for_user(noise_of_stream(torch_stream(0, "noise")), 4)(
+        images, targets
+    )
     assert loss.item() == 0
     expected = noisy_mean(
         [torch.zeros_like(p) for p in model.parameters()],
         noise_multiplier=1.5,
         max_grad_norm=2.0,
         expected_batch_size=4,
-        generator=torch_stream(0, "noise"),
+        noise=noise_of_stream(torch_stream(0, "noise")),
     )
     assert all(torch.equal(a, b) for a, b in zip(gradients, expected, strict=True))
     silent = PerSampleGradients(seeded(Residual))
@@ -222,19 +232,31 @@ def test_an_empty_batch_is_a_step_of_noise_alone() -> None:
     assert all(not g.any() for g in zero.gradients)
 
 
-def test_noise_has_the_claimed_standard_deviation() -> None:
+@pytest.mark.parametrize(
+    "noise", [noise_of_stream(torch_stream(3, "noise")), noise_of_nobody()], ids=["seed", "nobody"]
+)
+def test_noise_has_the_claimed_standard_deviation(noise: Noise) -> None:
     num = 1_000_000
     (mean,) = noisy_mean(
         [torch.full((num,), 3.0)],
         noise_multiplier=1.2,
         max_grad_norm=0.5,
         expected_batch_size=2.5,
-        generator=torch_stream(3, "noise"),
+        noise=noise,
     )
     claimed = 1.2 * 0.5 / 2.5
-    # Four standard errors of the mean and of the standard deviation.
-    assert mean.mean().item() == pytest.approx(3 / 2.5, abs=4 * claimed / math.sqrt(num))
-    assert mean.std().item() == pytest.approx(claimed, rel=4 / math.sqrt(2 * num))
+    # Five standard errors of the mean and of the standard deviation: one of the two is new draws
+    # every time.
+    assert mean.mean().item() == pytest.approx(3 / 2.5, abs=5 * claimed / math.sqrt(num))
+    assert mean.std().item() == pytest.approx(claimed, rel=5 / math.sqrt(2 * num))
+
+
+def test_noise_of_nobody_is_never_the_same_twice() -> None:
+    gradient = torch.zeros(4, 3, 5, 5).contiguous(memory_format=torch.channels_last)
+    one, other = noise_of_nobody(), noise_of_nobody()
+    drawn = [noise(gradient, 1.0) for noise in (one, one, other, other)]
+    assert all(noise.shape == gradient.shape and noise.dtype == torch.float32 for noise in drawn)
+    assert all((a == b).sum() < 3 for a, b in itertools.combinations(drawn, 2))
 
 
 def test_no_noise_draws_nothing_and_the_expected_size_is_not_rounded() -> None:
@@ -245,7 +267,7 @@ def test_no_noise_draws_nothing_and_the_expected_size_is_not_rounded() -> None:
         noise_multiplier=0.0,
         max_grad_norm=1.0,
         expected_batch_size=3.5,
-        generator=generator,
+        noise=noise_of_stream(generator),
     )
     assert mean.item() == 2.0
     assert torch.equal(generator.get_state(), before)
@@ -258,7 +280,7 @@ def test_noise_does_not_depend_on_the_layout_of_the_sum() -> None:
             noise_multiplier=1.0,
             max_grad_norm=1.0,
             expected_batch_size=1.0,
-            generator=torch_stream(0, "noise"),
+            noise=noise_of_stream(torch_stream(0, "noise")),
         )[0]
         for layout in (torch.contiguous_format, torch.channels_last)
     ]
@@ -436,5 +458,5 @@ def test_faults_of_a_step_are_named() -> None:
             noise_multiplier=1.0,
             max_grad_norm=1.0,
             expected_batch_size=0.0,
-            generator=torch.Generator(),
+            noise=noise_of_stream(torch.Generator()),
         )

@@ -9,7 +9,7 @@ from torch import nn
 
 from fedsim.data.dataset import Examples
 from fedsim.loss import label_mean_loss
-from fedsim.privacy.per_sample import PrivateGradient
+from fedsim.privacy.per_sample import PrivateGradient, noise_of_stream
 from fedsim.streams import torch_stream
 from fedsim.training.local import LocalSettings, train_locally
 from fedsim.training.step import Sgd, mean_gradient
@@ -140,7 +140,7 @@ def test_without_noise_and_clipping_a_private_step_is_a_plain_one() -> None:
 
     def private(model: nn.Module):
         made = PrivateGradient(model, max_grad_norm=1e9, noise_multiplier=0.0)
-        return made.for_user(torch_stream(0, "noise"), 4.0)
+        return made.for_user(noise_of_stream(torch_stream(0, "noise")), 4.0)
 
     def plain(model: nn.Module):
         mean = mean_gradient(model)

@@ -16,7 +16,7 @@ from fedsim.errors import PrivacyError
 from fedsim.loss import label_mean_loss
 from fedsim.privacy.accounting import GaussianRounds, epsilon
 from fedsim.privacy.central import CentralGaussian
-from fedsim.privacy.per_sample import PrivateGradient
+from fedsim.privacy.per_sample import PrivateGradient, noise_of_stream
 from fedsim.training.pooled import (
     ExampleLevelSteps,
     TrainBatches,
@@ -100,7 +100,7 @@ def test_parts_of_a_batch_sum_to_the_whole(monkeypatch) -> None:
     for elements in (2**28, 3 * sum(p.numel() for p in tiny_model().parameters())):
         monkeypatch.setattr("fedsim.privacy.per_sample._GRADIENT_ELEMENTS", elements)
         private = PrivateGradient(tiny_model(), max_grad_norm=0.1, noise_multiplier=0.0)
-        loss, gradients = private.for_user(torch.Generator(), 10.0)(images, labels)
+        loss, gradients = private.for_user(noise_of_stream(torch.Generator()), 10.0)(images, labels)
         sums.append((float(loss), flat(gradients)))
     assert sums[0][0] == pytest.approx(sums[1][0], rel=1e-6)
     torch.testing.assert_close(sums[0][1], sums[1][1], rtol=1e-5, atol=1e-8)
