@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.utils.parametrize import is_parametrized
 
 from fedsim.errors import EngineError, PrivacyError
 from fedsim.loss import label_mean_loss
@@ -299,6 +300,11 @@ def _contiguous_zeros(parameter: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(parameter, memory_format=torch.contiguous_format).detach()
 
 
+def _computes_a_weight(module: nn.Module) -> bool:
+    """Tell whether a tensor stands in a parameter's place, as torch.nn.utils.weight_norm has it."""
+    return any(isinstance(value, torch.Tensor) for value in vars(module).values())
+
+
 def _check_model(model: nn.Module) -> None:
     from fedsim.privacy.gradient_hooks import has_rule
 
@@ -321,6 +327,11 @@ def _check_model(model: nn.Module) -> None:
             fault = "mixes examples or keeps statistics of them; use nn.GroupNorm"
         elif getattr(module, "inplace", False):
             fault = "works in place; set inplace=False"
+        elif is_parametrized(module) or (has_rule(module) and _computes_a_weight(module)):
+            fault = (
+                "computes a weight from other parameters, which its gradients would not reach; "
+                "leave weight or spectral normalization out"
+            )
         elif own and not has_rule(module) and any(True for _ in module.buffers(recurse=False)):
             fault = (
                 "has buffers, which may mix examples; register a rule for it with "

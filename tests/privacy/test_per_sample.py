@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn.utils import parametrizations
 
 from fedsim.errors import EngineError, PrivacyError
 from fedsim.loss import label_mean_loss
@@ -432,6 +433,24 @@ class Buffered(nn.Linear):
 def test_a_model_that_would_be_wrong_is_refused(model: nn.Module, reason: str) -> None:
     with pytest.raises(PrivacyError, match=reason):
         PerSampleGradients(model)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        nn.utils.weight_norm,
+        nn.utils.spectral_norm,
+        parametrizations.weight_norm,
+        parametrizations.spectral_norm,
+    ],
+)
+def test_a_layer_that_computes_its_weight_is_refused(
+    wrap: Callable[[nn.Module], nn.Module],
+) -> None:
+    """A rule's gradients are of that weight; what it is computed from would get none."""
+    with pytest.raises(PrivacyError, match="computes a weight"):
+        PerSampleGradients(nn.Sequential(nn.Flatten(), wrap(nn.Linear(2, 2, bias=False))))
 
 
 def test_hooks_are_attached_once() -> None:
