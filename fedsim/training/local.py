@@ -13,6 +13,8 @@ from fedsim.data.transforms import InputTransform
 from fedsim.training.ahead import ahead
 from fedsim.training.step import GradientFn, Sgd
 
+_INPUTS_KEPT = 2**26  # numbers of a user's inputs that are made once: 256 MiB
+
 
 @dataclass(frozen=True)
 class LocalSettings:
@@ -96,22 +98,21 @@ def _prepared(
     settings: LocalSettings,
     generator: torch.Generator,
 ) -> Generator[tuple[torch.Tensor, torch.Tensor], None, None]:
-    """Return the inputs and labels of every step; augmented ones are made a step ahead."""
+    """Return the inputs and labels of every step; those made for a step are made one ahead."""
     draw = poisson_batches if settings.poisson else shuffled_batches
     batches = draw(len(examples), settings.batch_size, settings.epochs, generator)
-    if transform.is_random:
-        return ahead(
-            (
-                laid_out(
-                    transform.train_batch(examples.images[batch], generator), settings.channels_last
-                ),
-                examples.labels[batch],
-            )
-            for batch in batches
-        )
     # Without augmentation an image's input is the same in every epoch: make it once.
-    inputs = laid_out(transform.eval_batch(examples.images), settings.channels_last)
-    return ((inputs[batch], examples.labels[batch]) for batch in batches)
+    if not transform.is_random and examples.images.numel() <= _INPUTS_KEPT:
+        inputs = laid_out(transform.eval_batch(examples.images), settings.channels_last)
+        return ((inputs[batch], examples.labels[batch]) for batch in batches)
+
+    def inputs_of(batch: torch.Tensor) -> torch.Tensor:
+        images = examples.images[batch]
+        if transform.is_random:
+            return laid_out(transform.train_batch(images, generator), settings.channels_last)
+        return laid_out(transform.eval_batch(images), settings.channels_last)
+
+    return ahead((inputs_of(batch), examples.labels[batch]) for batch in batches)
 
 
 def shuffled_batches(

@@ -8,6 +8,7 @@ from fakes import SIDE, TinyDataset, tiny_model, tiny_trainer, tiny_transform
 from torch import nn
 
 from fedsim.data.dataset import Examples
+from fedsim.data.transforms import Transform
 from fedsim.loss import label_mean_loss
 from fedsim.privacy.per_sample import PrivateGradient, noise_of_stream
 from fedsim.streams import torch_stream
@@ -110,6 +111,35 @@ def test_every_example_is_used_once_an_epoch_and_none_dropped(num: int) -> None:
         assert torch.equal(torch.cat(epoch).sum(0), once.sum(0)) or torch.allclose(
             torch.cat(epoch).sum(0), once.sum(0), atol=1e-5
         )
+
+
+@pytest.mark.parametrize("poisson", [False, True])
+def test_a_user_of_many_images_has_inputs_made_by_the_batch_and_the_same_bits(
+    poisson: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    eval_batch = Transform.eval_batch
+
+    def watched(self: Transform, images: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(images))
+        return eval_batch(self, images)
+
+    monkeypatch.setattr(Transform, "eval_batch", watched)
+    settings, examples = LocalSettings(2, 4, 0.1, poisson=poisson), random_examples(10)
+
+    def gradient(model: nn.Module):
+        private = PrivateGradient(model, max_grad_norm=1.0, noise_multiplier=0.0)
+        return private.for_user(noise_of_stream(torch.Generator()), 4.0)
+
+    one, _ = run(settings, examples, gradient)
+    assert sizes == [10]
+    sizes.clear()
+    monkeypatch.setattr("fedsim.training.local._INPUTS_KEPT", examples.images.numel() - 1)
+    other, _ = run(settings, examples, gradient)
+    assert len(sizes) == 6
+    assert max(sizes) < 10
+    for a, b in zip(one.parameters(), other.parameters(), strict=True):
+        assert torch.equal(a, b)
 
 
 def test_poisson_batches_have_the_rate_and_the_steps_that_the_ledger_supposes() -> None:
