@@ -122,12 +122,16 @@ def plan(
     file: File,
     overrides: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: one entry a run.")] = False,
+    time: Annotated[
+        bool, typer.Option("--time", help="Time a few steps here: what all runs will take.")
+    ] = False,
 ) -> None:
     """Tell what the runs of FILE will spend and how large they are, without training.
 
-    Example: fedsim plan experiments/quickstart.yaml federated.num_rounds=500
+    Example: fedsim plan experiments/quickstart.yaml federated.num_rounds=500 --time
     """
     import json
+    import math
 
     from rich.console import Console
 
@@ -140,13 +144,28 @@ def plan(
 
     with Console(stderr=True).status("") as status:
         entries = plan_runs(runs, lambda run_id: status.update(f"calibrating {run_id}"))
+    wide = _for_tables(Console())
+    if not as_json:
+        wide.print(plan_table(entries))
+        for text in dict.fromkeys(text for entry in entries for text in entry["assumptions"]):
+            wide.print(f"- {text}", markup=False, highlight=False)
+    if time:
+        from fedsim.estimate import estimate_costs
+        from fedsim.experiment import processes_for
+        from fedsim.jobs import jobs_of
+        from fedsim.progress import costs_in_words
+
+        jobs = jobs_of(runs)
+        with Console(stderr=True).status("timing a few steps"):
+            costs = estimate_costs(jobs)
+        if not as_json:
+            wide.print(costs_in_words(costs, 0, *processes_for(jobs)), highlight=False)
+        for entry in entries:
+            cost = costs[entry["run_id"]]
+            seconds = None if math.isnan(cost.seconds) else cost.seconds
+            entry |= {"core_seconds": seconds, "disk_mb": cost.disk_mb}
     if as_json:
         print(json.dumps(entries, indent=1))
-        return
-    wide = _for_tables(Console())
-    wide.print(plan_table(entries))
-    for text in dict.fromkeys(text for entry in entries for text in entry["assumptions"]):
-        wide.print(f"- {text}", markup=False, highlight=False)
 
 
 @app.command()

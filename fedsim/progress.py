@@ -40,24 +40,7 @@ class _Lines:
 
     def planned(self, jobs: list[Job], num_skipped: int, at_a_time: int, workers: int) -> None:
         if len(jobs) > 1:
-            self._tell_costs(estimate_costs(jobs), num_skipped, at_a_time, workers)
-
-    def _tell_costs(
-        self, costs: Mapping[str, Cost], num_skipped: int, at_a_time: int, workers: int
-    ) -> None:
-        seconds = sum(cost.seconds for cost in costs.values())
-        before = f", {num_skipped} of them done before" if num_skipped else ""
-        unknown = sum(math.isnan(cost.seconds) for cost in costs.values())
-        took = (
-            f"{unknown} of which could not be timed"
-            if unknown
-            else f"about {duration(seconds / (at_a_time * workers))}"
-        )
-        self._print(
-            f"{len(costs) + num_skipped} runs{before}: {took} with {at_a_time} at a time, "
-            f"{at_a_time * memory_mb() / 1000:.1f} GB of memory, "
-            f"{sum(cost.disk_mb for cost in costs.values()):,.0f} MB of disk"
-        )
+            self._print(costs_in_words(estimate_costs(jobs), num_skipped, at_a_time, workers))
 
     def noted(self, run_id: str, text: str) -> None:
         self._print(f"{run_id}: {text}")
@@ -225,7 +208,7 @@ class SweepReporter(_Lines):
     def planned(self, jobs: list[Job], num_skipped: int, at_a_time: int, workers: int) -> None:
         """Say what is about to come."""
         costs = estimate_costs(jobs)
-        self._tell_costs(costs, num_skipped, at_a_time, workers)
+        self._print(costs_in_words(costs, num_skipped, at_a_time, workers))
         self._work = {
             run_id: 1.0 if math.isnan(cost.seconds) else cost.seconds
             for run_id, cost in costs.items()
@@ -303,6 +286,35 @@ class SweepReporter(_Lines):
 def shown_progress(console: Console, at_a_time: int) -> RoundReporter | SweepReporter:
     """Return what shows some runs, so many at a time; a context manager."""
     return RoundReporter(console) if at_a_time == 1 else SweepReporter(console)
+
+
+def costs_in_words(
+    costs: Mapping[str, Cost], num_skipped: int, at_a_time: int, workers: int
+) -> str:
+    """Say what runs will cost together.
+
+    Args:
+        costs: Of each run that is left.
+        num_skipped: Runs that are done.
+        at_a_time: Runs side by side.
+        workers: Processes that train for each of them, the run's own if it is one.
+    """
+    num = len(costs) + num_skipped
+    seconds = sum(cost.seconds for cost in costs.values())
+    before = f", {num_skipped} of them done before" if num_skipped else ""
+    unknown = sum(math.isnan(cost.seconds) for cost in costs.values())
+    took = (
+        f"{unknown} of which could not be timed"
+        if unknown
+        else f"about {duration(seconds / (at_a_time * workers))}"
+    )
+    processes = at_a_time * (1 if workers == 1 else 1 + workers)
+    how = f"{at_a_time} at a time" if num > 1 else f"{workers} worker{'s' * (workers > 1)}"
+    return (
+        f"{num} run{'s' * (num > 1)}{before}: {took} with {how}, "
+        f"{processes * memory_mb() / 1000:.1f} GB of memory, "
+        f"{sum(cost.disk_mb for cost in costs.values()):,.0f} MB of disk"
+    )
 
 
 def duration(seconds: float) -> str:

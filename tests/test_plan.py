@@ -1,6 +1,7 @@
 """What runs will spend, before any of them trains."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,31 @@ def test_fixed_size_cohorts_need_more_than_twice_the_noise(tmp_path) -> None:
     assert entry["noise_multiplier"] == pytest.approx(37.56, rel=0.01)
     assert entry["noise_stddev_mean"] == pytest.approx(75.1 * 0.1 / 5000, rel=0.01)
     assert entry["neighboring"] == "replace_one"
+
+
+def test_how_long_runs_will_take_is_told_where_it_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(
+        "{name: tiny, seeds: [0, 1], data: {image_size: 8}, model: {name: cnn, channels: [4]}, "
+        "federated: {num_rounds: 3, cohort_size: 5}, centralized: {epochs: 1}, "
+        "engine: {workers: 1}}"
+    )
+    plain = CliRunner().invoke(app, ["plan", str(path)])
+    assert "of memory" not in plain.stdout
+    told = CliRunner().invoke(app, ["plan", str(path), "--time"])
+    assert told.exit_code == 0, told.output
+    assert re.search(
+        r"4 runs: about \d+ s with \d at a time, [\d.]+ GB of memory, \d+ MB", told.stdout
+    )
+    one = CliRunner().invoke(app, ["plan", str(path), "--time", "--json", "seeds=[0]"])
+    (entry,) = json.loads(one.stdout)
+    config = RunConfig.model_validate(
+        {"name": "tiny", "data": {"image_size": 8}, "model": {"name": "cnn", "channels": [4]}}
+        | {"federated": {"num_rounds": 3, "cohort_size": 5}, "centralized": {"epochs": 1}}
+    )
+    cost = estimate_costs([Job("seed0", config)])["seed0"]
+    assert entry["disk_mb"] == cost.disk_mb
+    assert entry["core_seconds"] == pytest.approx(cost.seconds, rel=0.5)
 
 
 def test_a_run_without_noise_and_one_with_example_level_dp(tmp_path) -> None:
