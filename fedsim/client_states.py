@@ -13,6 +13,7 @@ import torch
 
 from fedsim.arrays import Arrays
 from fedsim.errors import CheckpointError
+from fedsim.whole_file import whole_file
 
 _PER_FOLDER = 1000
 _SUFFIX = ".pt"
@@ -55,13 +56,11 @@ class ClientStates:
             CheckpointError: The disk refuses it.
         """
         path = self._path(user_index, round_num)
-        part = path.with_suffix(".part")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            torch.save({name: tensor.detach().cpu() for name, tensor in state.items()}, part)
-            part.replace(path)
+            with whole_file(path) as place:
+                torch.save({name: tensor.detach().cpu() for name, tensor in state.items()}, place)
         except (OSError, RuntimeError) as error:
-            part.unlink(missing_ok=True)
             raise CheckpointError(
                 f"{path}: expected to keep a user's state, found {error}; free some space and run "
                 "again"

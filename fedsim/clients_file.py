@@ -19,6 +19,7 @@ from fedsim.errors import CheckpointError
 from fedsim.flower_seam import to_arrays
 from fedsim.replies import Replies, drain
 from fedsim.update_sum import METRICS, SUM, UpdateSum
+from fedsim.whole_file import whole_file
 
 CLIENTS_FILE = "clients.csv"
 COLUMNS = ("round", "user", "num_images", "diagnostic_train_loss", "diagnostic_update_norm")
@@ -80,13 +81,11 @@ class ClientsFile:
             yield reply
 
     def _keep_up_to(self, last_round: int) -> None:
-        temporary = self._path.with_suffix(".tmp")
         kept = self._whole_rows() if self._path.exists() else iter(())
-        with temporary.open("w", encoding="utf-8", newline="") as file:
+        with whole_file(self._path) as place, place.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(COLUMNS)
             writer.writerows(row for row in kept if int(row[0]) <= last_round)
-        temporary.replace(self._path)
 
     def _whole_rows(self) -> Iterator[list[str]]:
         """Yield the rows; one that a kill cut short ends them, and its round is done again."""

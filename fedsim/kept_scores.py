@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedsim.errors import CheckpointError, DataError
+from fedsim.whole_file import whole_file
 
 SCORES_FILE = "test_scores.npz"
 _LARGEST_MB = 64
@@ -77,15 +78,14 @@ def keep_scores(folder: Path, scores: KeptScores) -> str | None:
         "user_ids": np.array(scores.user_ids, dtype=np.str_),
         "label_names": np.array(scores.label_names, dtype=np.str_),
     }
-    path, temporary = folder / SCORES_FILE, folder / f"{SCORES_FILE}.tmp"
+    path = folder / SCORES_FILE
     megabytes = sum(array.nbytes for array in arrays.values()) / 1e6
     if megabytes > _LARGEST_MB:
         path.unlink(missing_ok=True)  # of an earlier end of this run
         return f"{megabytes:.0f} MB, and at most {_LARGEST_MB} MB are kept"
     try:
-        with temporary.open("wb") as file:
+        with whole_file(path) as place, place.open("wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
-        temporary.replace(path)
     except OSError as error:
         raise CheckpointError(
             f"{path}: expected to write {megabytes:.1f} MB, found {error.strerror}; free some "

@@ -9,6 +9,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from fedsim.errors import CheckpointError
+from fedsim.whole_file import whole_file
 
 Line = dict[str, Any]
 
@@ -88,17 +89,17 @@ class RunFolder:
         yaml = YAML(typ="safe", pure=True)
         yaml.default_flow_style = False
         yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-        temporary = self.path / "config.yaml.tmp"
-        with temporary.open("w", encoding="utf-8") as file:
+        with (
+            whole_file(self.path / "config.yaml") as place,
+            place.open("w", encoding="utf-8") as file,
+        ):
             yaml.dump(settings, file)
-        temporary.replace(self.path / "config.yaml")
 
     def write_json(self, name: str, content: dict[str, Any]) -> None:
         """Write a JSON file, whole or not at all."""
-        temporary = self.path / f"{name}.tmp"
         text = json.dumps(_strict(content), indent=1, ensure_ascii=False) + "\n"
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(self.path / name)
+        with whole_file(self.path / name) as place:
+            place.write_text(text, encoding="utf-8")
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Read a JSON file of the folder."""
@@ -150,12 +151,9 @@ class RunFolder:
         kept = [
             line for line in self.lines() if line["round"] <= round_num and line["split"] != "test"
         ]
-        temporary = self.path / "metrics.jsonl.tmp"
-        with temporary.open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in kept)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.path / "metrics.jsonl")
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept)
+        with whole_file(self.path / "metrics.jsonl", durable=True) as place:
+            place.write_text(text, encoding="utf-8")
 
 
 def _strict(value: Any) -> Any:

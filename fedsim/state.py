@@ -1,7 +1,6 @@
 """The state of a run between two rounds, and its checkpoint on disk."""
 
 import dataclasses
-import os
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from flwr.app import ArrayRecord
 from fedsim.errors import CheckpointError, first_line
 from fedsim.flower_seam import to_arrays, to_record
 from fedsim.secret import Secret
+from fedsim.whole_file import whole_file
 
 _FORMAT = 1
 
@@ -117,18 +117,11 @@ def save_checkpoint(state: RunState, path: Path, settings: dict[str, Any]) -> No
         "secret": state.secret and state.secret.key.hex(),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
     try:
-        if state.secret is not None:
-            temporary.unlink(missing_ok=True)  # the mode of one that is there would stay
-            temporary.touch(0o600, exist_ok=False)
-        with temporary.open("wb") as file:
+        private = state.secret is not None
+        with whole_file(path, durable=True, private=private) as place, place.open("wb") as file:
             torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
     except (OSError, RuntimeError) as error:
-        temporary.unlink(missing_ok=True)
         # torch hides what broke its file off behind an error of its own.
         cause = error.__context__ if isinstance(error.__context__, OSError) else error
         if not isinstance(cause, OSError):

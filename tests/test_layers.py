@@ -20,6 +20,7 @@ LAYERS = [
         "yaml_text",
         "run_id",
         "peak_memory",
+        "whole_file",
     },  # 0
     {"parameters", "secret"},  # 1
     {"config", "plugins", "flower_seam", "data", "models", "metrics", "privacy"},

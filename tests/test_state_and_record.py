@@ -130,7 +130,7 @@ def test_nan_never_reaches_a_record(tmp_path: Path) -> None:
 def test_a_full_disk_gives_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "state.pt"
     save_checkpoint(state(4), path, {})
-    path.with_suffix(".tmp").symlink_to("/dev/full")
+    path.with_name(f"{path.name}.tmp").symlink_to("/dev/full")
     with pytest.raises(CheckpointError, match="found No space left on device; free some space"):
         save_checkpoint(state(5), path, {})
     assert load_checkpoint(path, {}).round_num == 4

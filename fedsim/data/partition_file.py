@@ -1,6 +1,5 @@
 """Partitions as files: CSV in UTF-8 with the columns image_id and user_id, one row per image."""
 
-import contextlib
 import csv
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from fedsim.data.faults import Faults
 from fedsim.data.index import SPLITS, ImageIndex
 from fedsim.data.partition import Deal
 from fedsim.errors import DataError, remedy_for
+from fedsim.whole_file import whole_file
 
 HEADER = ["image_id", "user_id"]
 
@@ -26,23 +26,18 @@ def write_partition(index: ImageIndex, path: Path) -> None:
         DataError: The file can't be written.
     """
     _, stop = index.users_of("train")
-    temporary = path.with_name(f"{path.name}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8", newline="") as file:
+        with whole_file(path) as place, place.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(HEADER)
             for user in range(stop):
                 user_id = index.user_ids[user]
                 images = index.image_ids.cut(*index.user_offsets[user : user + 2].tolist())
                 writer.writerows((image_id, user_id) for image_id in images)
-        temporary.replace(path)
     except OSError as error:
         raise DataError(
             f"{path}: expected to write a partition, found {error.strerror}; choose another path"
         ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
 
 
 def read_partition(index: ImageIndex, *, path: str) -> Deal:

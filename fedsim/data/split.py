@@ -1,6 +1,5 @@
 """Files for a deployment: the server's, and one for each machine that holds users."""
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from fedsim.data.index import Int64s
 from fedsim.data.partition import only_users
 from fedsim.data.sources import scanner_of
 from fedsim.errors import ConfigError, DataError
+from fedsim.whole_file import whole_file
 
 SERVER = "server.h5"
 
@@ -72,16 +72,12 @@ def _write(images: Hdf5Images, users: Int64s, path: Path) -> int:
     kept = only_users(images, users)
     sizes = np.diff(images.offsets)[kept.rows]
     checksum = hash_of(kept.index, images.read(kept.rows.tolist()))
-    part = path.with_name(f"{path.name}.part")
     stored = images.read(kept.rows.tolist())
     try:
-        write_hdf5(part, kept.index, stored, sizes, images.about, checksum)
-        part.replace(path)
+        with whole_file(path) as place:
+            write_hdf5(place, kept.index, stored, sizes, images.about, checksum)
     except OSError as error:  # of the last step
         raise DataError(
             f"{path}: expected a place for a file, found {error.strerror}; choose another folder"
         ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
     return len(kept.index)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from fedsim.data.dataset import UserTable
 from fedsim.errors import CheckpointError
 from fedsim.metrics.per_user import average_precision_by_user, loss_by_user
+from fedsim.whole_file import whole_file
 
 USERS_FILE = "users.csv"
 Floats = npt.NDArray[np.float64]
@@ -178,15 +179,12 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]
     Raises:
         CheckpointError: The disk refuses it.
     """
-    temporary = path.with_suffix(".tmp")
     try:
-        with temporary.open("w", encoding="utf-8", newline="") as file:
+        with whole_file(path) as place, place.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(columns)
             writer.writerows([_cell(value) for value in row] for row in rows)
-        temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise CheckpointError(
             f"{path}: expected to write a row per user, found {error.strerror}; free some space "
             "and run it again"
