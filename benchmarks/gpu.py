@@ -6,7 +6,8 @@
 First one round on the device beside the same on the CPU: the updates' relative distance is to stay
 below 1e-3 in float32 (without TF32) and below 0.2 in bfloat16. Then seconds a round with 200 users
 of FLAIR's sizes, ResNet-18, 224 pixels, two epochs, batches of 16, for several numbers of workers
-and both precisions, and for pfl in one process. What would pass eight minutes is left out.
+and both precisions, and for pfl in one process; then a step of small models for one user, and for
+many users batched by ``torch.func.vmap``. What would pass eight minutes is left out.
 """
 
 import argparse
@@ -172,7 +173,19 @@ def main() -> None:
             check=True,
         )
         show("pfl 0.6", "float32", 1, min(map(float, done.stdout.split()[1:])), images)
+    if time.monotonic() < deadline:
+        small_models(args.device, toy=args.toy)
     sys.exit(not is_right)
+
+
+def small_models(device: str, *, toy: bool) -> None:
+    """Time a step for one user beside one for many at once, which fedsim does not do."""
+    size = ["--cases", "cnn-few", "--users", "4", "--seconds", "0.2"]
+    if not toy:
+        size = ["--cases", "benchmark", "cnn", "cnn-few", "--users", "50", "--seconds", "3"]
+    script = Path(__file__).with_name("step.py")
+    kinds = ["--kinds", "plain", "users batched"]
+    subprocess.run([sys.executable, script, "--device", device, *kinds, *size], check=True)
 
 
 def show(who: str, precision: str, processes: int, seconds: float, images: int) -> None:
