@@ -10,6 +10,8 @@ from fedsim.data.index import Int64s, Pixels
 
 Decode = Callable[[Int64s], Iterator[Pixels]]
 
+_HANDED_OVER = 64  # images at a time: two threads that take turns for each cost half as much again
+
 
 class DecodeAhead:
     """Decodes images, those that are expected next while the caller does something else.
@@ -49,25 +51,31 @@ class _Decoding(threading.Thread):
     def __init__(self, rows: Int64s, decode: Decode) -> None:
         super().__init__(name="fedsim-decode-ahead")
         self.rows, self._decode = rows, decode
-        self._images: SimpleQueue[Pixels | None] = SimpleQueue()  # None is the end
+        self._done: SimpleQueue[list[Pixels]] = SimpleQueue()  # an empty one is the end
         self._error: Exception | None = None
         self._given_up = False
         self.start()
 
     def run(self) -> None:
+        images: list[Pixels] = []
         try:
             for image in self._decode(self.rows):
                 if self._given_up:
                     return
-                self._images.put(image)
+                images.append(image)
+                if len(images) == _HANDED_OVER:
+                    self._done.put(images)
+                    images = []
         except Exception as error:
             self._error = error  # raised where the images are asked for
         finally:
-            self._images.put(None)
+            if images:
+                self._done.put(images)
+            self._done.put([])
 
     def images(self) -> Iterator[Pixels]:
-        while (image := self._images.get()) is not None:
-            yield image
+        while images := self._done.get():
+            yield from images
         self.join()
         if self._error is not None:
             raise self._error

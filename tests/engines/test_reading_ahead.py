@@ -14,6 +14,7 @@ from flwr.clientapp import ClientApp
 from fedsim.cohort import CohortSampler
 from fedsim.data.dataset import Examples, UserTable
 from fedsim.data.decode import decode_image
+from fedsim.data.decode_ahead import DecodeAhead
 from fedsim.data.hdf5 import open_hdf5
 from fedsim.data.sources import OPENCLIPART, open_dataset
 from fedsim.data.transforms import Transform
@@ -103,21 +104,26 @@ def test_the_bits_are_those_of_reading_in_turn(workers: int) -> None:
     assert np.array_equal(ahead_logits, logits)
 
 
-def test_all_but_the_first_are_decoded_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
-    decoded: dict[str, int] = {}
+def test_all_but_the_first_are_foreseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded = {True: 0, False: 0}
+    expected: list[np.ndarray] = []
+    expect, decode = DecodeAhead.expect, DecodeAhead.decode
 
-    def noting(data: bytes, size: int, *, name: str) -> Any:
-        thread = threading.current_thread().name
-        decoded[thread] = decoded.get(thread, 0) + 1
-        return decode_image(data, size, name=name)
+    def expecting(self: DecodeAhead, rows: np.ndarray) -> None:
+        expected[:] = [rows]
+        expect(self, rows)
 
-    monkeypatch.setattr("fedsim.data.image_dataset.decode_image", noting)
+    def decoding(self: DecodeAhead, rows: np.ndarray) -> Any:
+        decoded[bool(expected) and np.array_equal(expected[0], rows)] += len(rows)
+        return decode(self, rows)
+
+    monkeypatch.setattr(DecodeAhead, "expect", expecting)
+    monkeypatch.setattr(DecodeAhead, "decode", decoding)
     with grid(1) as engine:
         run(engine)
-    assert set(decoded) == {"MainThread", "fedsim-decode-ahead"}
     # The round's first user (at most 3 images) and the first batch to score.
-    assert 31 <= decoded["MainThread"] <= 33
-    assert decoded["fedsim-decode-ahead"] >= 39 + 50
+    assert 31 <= decoded[False] <= 33
+    assert decoded[True] >= 39 + 50
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -138,10 +144,11 @@ def test_a_broken_image_fails_at_its_own_user(workers: int, tmp_path: Path) -> N
 
 
 def test_no_thread_outlives_a_grid_that_is_left_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    release = threading.Event()
+    release, threads = threading.Event(), set[threading.Thread]()
 
     def slow(data: bytes, size: int, *, name: str) -> Any:
-        if threading.current_thread().name != "MainThread":
+        threads.add(threading.current_thread())
+        if len(threads) > 1:  # the first decodes what is waited for
             release.wait(5)
         return decode_image(data, size, name=name)
 
