@@ -1,6 +1,8 @@
 """What follows every round, federated or centralized: score, keep the best, record, checkpoint."""
 
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from fedsim.evaluation.scoring import SplitScorer, with_reasons
@@ -18,6 +20,8 @@ class Bookkeeper:
         num_rounds: The last round; it is always scored, and so is round 0.
         score_every: Rounds between scores.
         checkpoint_every: Rounds between checkpoints.
+        save_begun: Save what a round spends before it is asked for: one that is done again spends
+            again.
         report: Told every line that is recorded.
         before_save: Called before a checkpoint is written: the privacy card is never behind it.
     """
@@ -31,13 +35,14 @@ class Bookkeeper:
         num_rounds: int,
         score_every: int = 1,
         checkpoint_every: int = 1,
+        save_begun: bool = False,
         report: Callable[[dict[str, Any]], None] = lambda line: None,
         before_save: Callable[[RunState], None] = lambda state: None,
     ) -> None:
         self._folder, self._settings, self._validation = folder, settings, validation
         self._num_rounds, self._score_every = num_rounds, score_every
         self._checkpoint_every, self._report = checkpoint_every, report
-        self._before_save = before_save
+        self._before_save, self._save_begun = before_save, save_begun
         self._notes: list[str] = []
         self._unsaved: RunState | None = None
         self._read_back = False  # once, since a strategy's state may hold what can't be read
@@ -45,6 +50,17 @@ class Bookkeeper:
     def note(self, text: str) -> None:
         """Write a sentence into the next round's training line, as ``note``."""
         self._notes.append(text)
+
+    def begin_round(self, state: RunState, ledger: dict[str, Any]) -> None:
+        """Save what the next round spends, where it can't be done again for nothing.
+
+        Args:
+            state: After the round before.
+            ledger: With the next round's users.
+        """
+        if self._save_begun:
+            self._unsaved = replace(state, ledger=ledger)
+            self.save()
 
     def close_round(
         self, state: RunState, training: Mapping[str, Any] | None, spent: dict[str, Any]
@@ -102,6 +118,9 @@ def _train_words(training: Mapping[str, Any]) -> dict[str, Any]:
         words["loss_reason"] = (
             "no user took part in this round" if nobody else "the strategy reported no train_loss"
         )
+    elif isinstance(words["loss"], float) and math.isnan(words["loss"]):
+        words["loss"] = None
+        words["loss_reason"] = "a user's loss is no number, or its site keeps it"
     for key, value in training.items():
         name = key.replace("-", "_")
         if key != "train_loss":

@@ -164,6 +164,8 @@ def plan(
             cost = costs[entry["run_id"]]
             seconds = None if math.isnan(cost.seconds) else cost.seconds
             entry |= {"core_seconds": seconds, "disk_mb": cost.disk_mb}
+            if seconds is None:
+                entry["core_seconds_reason"] = "its steps could not be timed here"
     if as_json:
         print(json.dumps(entries, indent=1))
 

@@ -7,6 +7,7 @@ last two tell about single users, and even the list of users would.
 """
 
 import csv
+import math
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -112,7 +113,7 @@ def _reports(reply: Message, message: Message) -> list[_Reported | None]:
     return [
         (
             int(metrics["num-examples"]),  # type: ignore[arg-type]
-            float(loss) if isinstance(loss, int | float) else None,
+            float(loss) if isinstance(loss, int | float) and not math.isnan(loss) else None,
             _norm(reply, message),
         )
     ]

@@ -88,6 +88,8 @@ def train(run: Federation, state: RunState) -> RunState:
         asked = list(
             run.strategy.configure_train(round_num, state.arrays, ConfigRecord(), run.grid)
         )
+        run.privacy.observe(cohort_of(asked))
+        run.book.begin_round(state, run.privacy.state_dict())
         messages, missing = _attending(run.attendance, round_num, asked)
         replies: Iterable[Message] = run.grid.send_and_receive(messages)
         delivery = replies.delivery if isinstance(replies, Replies) else None
@@ -96,7 +98,6 @@ def train(run: Federation, state: RunState) -> RunState:
         arrays, metrics = run.strategy.aggregate_train(round_num, replies)
         if run.clients is not None:
             run.clients.write()
-        run.privacy.observe(cohort_of(asked))
         state = state.advance(
             round_num, arrays, run.strategy.state_dict(), run.privacy.state_dict()
         )

@@ -142,8 +142,7 @@ class _Parts:
 
         evaluation = self.job.config.evaluation
         # A round that nodes have seen must not be done again: with the same noise, and without a
-        # user who answered before, the two models would differ by that user's update; and sites'
-        # noise would be drawn anew, which the ledger would not know of.
+        # user who answered before, the two models would differ by that user's update.
         checkpoint_every = 1 if secret else self.job.config.engine.checkpoint_every
         validation = SplitScorer(
             self.grid,
@@ -160,6 +159,8 @@ class _Parts:
             num_rounds=num_rounds,
             score_every=evaluation.every,
             checkpoint_every=checkpoint_every,
+            # Sites that are asked again draw other noise.
+            save_begun=bool(secret) and self.job.config.privacy.example_level is not None,
             report=functools.partial(self.reporter.recorded, self.job.run_id),
             before_save=write_card,
         )

@@ -40,11 +40,15 @@ class DecodeAhead:
 
     def decode(self, rows: Int64s) -> Iterator[Pixels]:
         """Yield the images of ``rows``, whatever was expected; raises what decoding them raises."""
-        if self._expected is None or not np.array_equal(self._expected.rows, rows):
-            self.expect(rows)
         decoding, self._expected = self._expected, None
-        if decoding is not None:
+        if decoding is not None and not np.array_equal(decoding.rows, rows):
+            decoding.give_up()
+            decoding = None
+        decoding = decoding or _Decoding(rows, self._decode)
+        try:
             yield from decoding.images()
+        finally:
+            decoding.give_up()
 
 
 class _Decoding(threading.Thread):

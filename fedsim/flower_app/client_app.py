@@ -78,7 +78,7 @@ def _local_app(record: str, node_config: str) -> tuple[Trainer, LocalClientApp]:
     task = Task.on_node(ConfigRecord(json.loads(record)), json.loads(node_config))
     part = build.build_part(task.config)
     check_states(task, keeps=part is not None and part.state_copies > 0)
-    trainer: Trainer = build.build_trainer(task.config, task.states, seed_is_known=task.own_data)
+    trainer: Trainer = build.build_trainer(task.config, task.states, seed_is_known=task.deployed)
     return trainer, LocalClientApp(trainer)
 
 

@@ -69,7 +69,7 @@ class FlowerRuntime:
             if self._num_nodes
             else AnyNode(self._grid),
             users,
-            Task(config, states).to_record(place.numbers),
+            Task(config, states, bool(self._num_nodes)).to_record(place.numbers),
             self._seconds,
             may_lose=bool(self._num_nodes) or config.privacy.central is not None,
             tell=place.tell,
@@ -87,7 +87,7 @@ class FlowerRuntime:
         """Return who holds whom under some data settings."""
         key = config.data.model_dump_json()
         if key not in self._owners:
-            question = Task(config).to_record()
+            question = Task(config, deployed=bool(self._num_nodes)).to_record()
             self._owners[key] = Owners(self._grid, question, label_names, self._seconds)
         return self._owners[key]
 

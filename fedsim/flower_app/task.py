@@ -13,7 +13,7 @@ from fedsim import __version__
 from fedsim.config import EngineConfig, RunConfig
 from fedsim.errors import ConfigError, first_line
 
-_SETTINGS, _STATES, _RUN = "settings", "states", "run"
+_SETTINGS, _STATES, _RUN, _DEPLOYED = "settings", "states", "run", "deployed"
 
 DATA, STATES = "data", "states"
 """Keys of a SuperNode's ``--node-config``: its own file, and a folder for its users' states."""
@@ -26,12 +26,12 @@ class Task:
     Attributes:
         config: The run's settings.
         states: Folder of what users keep between rounds, for nodes on the server's machine.
-        own_data: The node holds its users' images, and nobody else does.
+        deployed: Nodes hold users of their own, whose images nobody else has.
     """
 
     config: RunConfig
     states: Path | None = None
-    own_data: bool = False
+    deployed: bool = False
 
     def to_record(self, numbers: str = "") -> ConfigRecord:
         """Return the form in which it travels.
@@ -42,7 +42,9 @@ class Task:
         """
         settings = json.dumps(self.config.model_dump(), allow_nan=False)
         states = str(self.states.absolute()) if self.states else ""
-        return ConfigRecord({_SETTINGS: settings, _STATES: states, _RUN: numbers})
+        return ConfigRecord(
+            {_SETTINGS: settings, _STATES: states, _RUN: numbers, _DEPLOYED: self.deployed}
+        )
 
     @classmethod
     def on_node(cls, record: ConfigRecord, node_config: Mapping[str, Any]) -> "Task":
@@ -53,10 +55,12 @@ class Task:
         the server names means nothing there.
 
         Raises:
-            ConfigError: The settings are not those of this release.
+            ConfigError: The settings are not those of this release, or ask for example-level DP
+                as if all nodes read the same data.
         """
         try:
             config = RunConfig.model_validate(json.loads(str(record[_SETTINGS])))
+            deployed = bool(record[_DEPLOYED])
         except (KeyError, ValueError) as error:
             raise ConfigError(
                 f"settings from the server: expected those of fedsim {__version__}, as on this "
@@ -65,7 +69,13 @@ class Task:
             ) from error
         if DATA not in node_config:
             states = str(record[_STATES])
-            return cls(config, Path(states) if states else None)
+            return cls(config, Path(states) if states else None, deployed)
+        if config.privacy.example_level is not None and not deployed:
+            raise ConfigError(
+                "num-nodes: expected how many SuperNodes there are, in the run config, where they "
+                f"have {DATA} of their own and train under example-level DP, found 0, with which "
+                "the noise is a function of the seed; set it"
+            )
         data = config.data.model_copy(update={"source": str(node_config[DATA])})
         folder = node_config.get(STATES)
         # A digest of what came from elsewhere, which is no path here.
@@ -75,7 +85,7 @@ class Task:
         if engine.feature_cache is not None:
             default = EngineConfig().feature_cache
             engine = engine.model_copy(update={"feature_cache": default})
-        return cls(config.model_copy(update={"data": data, "engine": engine}), own, True)
+        return cls(config.model_copy(update={"data": data, "engine": engine}), own, deployed)
 
 
 def check_states(task: Task, *, keeps: bool) -> None:

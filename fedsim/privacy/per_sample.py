@@ -301,8 +301,16 @@ def _contiguous_zeros(parameter: torch.Tensor) -> torch.Tensor:
 
 
 def _computes_a_weight(module: nn.Module) -> bool:
-    """Tell whether a tensor stands in a parameter's place, as torch.nn.utils.weight_norm has it."""
-    return any(isinstance(value, torch.Tensor) for value in vars(module).values())
+    """Tell whether trained parameters are not used themselves, as in weight normalization."""
+    if is_parametrized(module):
+        computed_from = module.get_submodule("parametrizations").parameters()
+        return any(p.requires_grad for p in computed_from)
+    # torch.nn.utils.weight_norm leaves weight_g and weight_v, spectral_norm weight_orig, and a
+    # tensor in the weight's place.
+    return any(
+        p.requires_grad and isinstance(vars(module).get(name.rpartition("_")[0]), torch.Tensor)
+        for name, p in module.named_parameters(recurse=False)
+    )
 
 
 def _check_model(model: nn.Module) -> None:
@@ -327,7 +335,7 @@ def _check_model(model: nn.Module) -> None:
             fault = "mixes examples or keeps statistics of them; use nn.GroupNorm"
         elif getattr(module, "inplace", False):
             fault = "works in place; set inplace=False"
-        elif is_parametrized(module) or (has_rule(module) and _computes_a_weight(module)):
+        elif _computes_a_weight(module):
             fault = (
                 "computes a weight from other parameters, which its gradients would not reach; "
                 "leave weight or spectral normalization out"

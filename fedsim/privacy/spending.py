@@ -23,6 +23,11 @@ _OF_SITES = (
     "drawn at each user's site from its operating system, as the batches are, and kept by nobody: "
     "it can't be made again"
 )
+_NOT_RELEASED = "per-round diagnostics (losses, norms) are not released, and no strategy uses them"
+_TOLD_BY_SITES = (
+    "a site tells the server how many of all its images have each label, and nothing else without "
+    "noise; what it is asked again because an answer was lost is not counted twice"
+)
 
 
 @dataclass(frozen=True)
@@ -113,6 +118,7 @@ class PrivacySpending:
     ) -> None:
         self._central, self._ledger = central, ledger
         self._example_noise = _OF_SITES if noise_of_sites else _OF_SEED
+        self._example_assumption = _TOLD_BY_SITES if noise_of_sites else _NOT_RELEASED
         self._pooled, self._releases = steps_per_epoch is not None, steps_per_epoch or 1
         if central is not None:
             self._as_run = EpsilonPerRound(central.as_run, central.delta_as_run, central.accountant)
@@ -159,8 +165,7 @@ class PrivacySpending:
                 "assumptions": [
                     "how many examples a user holds is public: it sets the sampling rate, the "
                     "number of steps and the scale of the noise",
-                    "per-round diagnostics (losses, norms) are not released, and no strategy uses "
-                    "them",
+                    self._example_assumption,
                 ],
             }
         if len(card) == 2:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import secrets
+from math import nan
 
 import numpy as np
 import numpy.typing as npt
@@ -143,7 +144,7 @@ class Trainer:
         self._model.train()
         seed = self._stream_seed
         with global_torch_stream(seed, "model", *keys, device=str(self._device)):
-            return train_locally(
+            result = train_locally(
                 self._parameters,
                 gradient,
                 examples,
@@ -151,6 +152,8 @@ class Trainer:
                 self._settings,
                 torch_stream(seed, "batches", *keys),
             )
+        # Without noise the loss must not leave the process.
+        return result if self._seed is not None else dataclasses.replace(result, train_loss=nan)
 
     def _client(self, index: int, round_num: int, received: Arrays, examples: Examples) -> Client:
         parameters = {name: tensor for name, tensor in self.arrays.items() if tensor.requires_grad}

@@ -1,11 +1,25 @@
 """What tests of Flower's nodes share."""
 
+import hashlib
+import itertools
 from pathlib import Path
 
 import pytest
 
 from fedsim.data.split import split_for_deployment
 from fedsim.engines import exchange, nodes
+from fedsim.secret import Secret
+
+
+@pytest.fixture(autouse=True)
+def secrets_of_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let cohorts and noise of a test be the same whenever it runs: a secret decides on them."""
+    numbers = itertools.count()
+
+    def new() -> Secret:
+        return Secret(hashlib.sha256(str(next(numbers)).encode()).digest())
+
+    monkeypatch.setattr(Secret, "new", new)
 
 
 @pytest.fixture

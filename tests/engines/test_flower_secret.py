@@ -1,6 +1,7 @@
 """Who knows the seed of a private deployment can tell neither its noise nor its cohorts."""
 
 import copy
+import math
 import pickle
 import stat
 from pathlib import Path
@@ -37,7 +38,6 @@ from fedsim.flower_seam import to_arrays
 from fedsim.privacy.per_sample import noise_of_stream
 from fedsim.reporter import Failure, Silence
 from fedsim.streams import torch_stream
-from fedsim.training.trainer import Trainer
 from fedsim.update_sum import ROUND, USER
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
@@ -175,36 +175,77 @@ def test_who_knows_the_seed_takes_example_level_noise_off_a_simulation_and_not_o
     assert abs(example_noise_known(deployed(files, tmp_path / "there", **ONE_STEP).sent)) < 0.25
 
 
-def test_a_site_that_trains_a_user_again_draws_anew_and_without_noise_nothing_else_changes(
-    files: Path, tmp_path: Path
-) -> None:
-    def trainer(noise_multiplier: float) -> Trainer:
-        given = at_server(files, **ONE_STEP)
+def test_a_site_that_trains_a_user_again_draws_noise_and_batches_anew(files: Path) -> None:
+    data = open_dataset(str(files / "node-1.h5"), labels="coarse", image_size=8).users("train")
+    largest = int(data.num_images.argmax())
+    assert data.num_images[largest] > 20
+
+    def twice(noise_multiplier: float, batch_size: int) -> list[torch.Tensor]:
+        given = at_server(files, **copy.deepcopy(ONE_STEP))
         given["data"]["source"] = str(files / "node-1.h5")
         given["privacy"]["example_level"]["noise_multiplier"] = noise_multiplier
+        given["federated"]["local"]["batch_size"] = batch_size
         (config,) = runs_of(given, {}, "the settings").values()
-        return build.build_trainer(config, seed_is_known=True)
-
-    def twice(trainer: Trainer) -> list[dict[str, torch.Tensor]]:
-        user = (
-            open_dataset(str(files / "node-1.h5"), labels="coarse", image_size=8)
-            .users("train")
-            .ids[0]
-        )
+        trainer = build.build_trainer(config, seed_is_known=True)
         begun = {name: array.detach().clone() for name, array in trainer.arrays.items()}
         results = []
         for _ in range(2):
             with torch.no_grad():
                 for name, array in trainer.arrays.items():
                     array.copy_(begun[name])
-            trainer.train(user, 1)
-            results.append({n: array.detach().clone() for n, array in trainer.arrays.items()})
+            assert math.isnan(trainer.train(data.ids[largest], 1).train_loss)
+            results.append(torch.cat([array.flatten() for array in trainer.arrays.values()]))
         return results
 
-    first, second = twice(trainer(1.0))
-    assert not any(torch.equal(first[name], second[name]) for name in first)
-    first, second = twice(trainer(0.0))
-    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not torch.equal(*twice(1.0, 1000))
+    assert torch.equal(*twice(0.0, 1000))  # every image in every batch
+    assert not torch.equal(*twice(0.0, 10))
+
+
+def test_a_site_that_reads_the_file_of_the_settings_draws_its_own_noise(tmp_path: Path) -> None:
+    grid = Listening({100: {}})
+    outcome = on_flower(settings(**ONE_STEP), tmp_path, grid, num_nodes=1)
+    assert not isinstance(outcome, Failure), outcome
+    assert abs(example_noise_known(grid.sent)) < 0.25
+
+
+def test_sites_with_data_of_their_own_are_no_simulation(files: Path, tmp_path: Path) -> None:
+    grid = FakeFlower(holders(files, "node-1", "node-2"))
+    outcome = on_flower(settings(**EXAMPLE_LEVEL_DP), tmp_path, grid)
+    assert isinstance(outcome, Failure)
+    assert "num-nodes: expected how many SuperNodes there are" in outcome.message
+
+
+def test_no_loss_leaves_a_site_under_example_level_dp(files: Path, tmp_path: Path) -> None:
+    deployed(files, tmp_path, **EXAMPLE_LEVEL_DP)
+    (line, *_) = (line for line in record(tmp_path) if line["split"] == "train")
+    assert line["loss"] is None
+    assert line["loss_reason"] == "a user's loss is no number, or its site keeps it"
+    rows = (tmp_path / "tiny" / "seed0" / "clients.csv").read_text().splitlines()[1:]
+    assert [row.split(",")[3] for row in rows] == [""] * 10
+
+
+def test_a_round_that_is_done_again_is_paid_again(files: Path, tmp_path: Path) -> None:
+    """What was answered the first time had noise of its own."""
+
+    class Stopped(FakeFlower):
+        def __init__(self) -> None:
+            super().__init__(holders(files, "node-1", "node-2"), self._stop)
+
+        def _stop(self, message: Message) -> str:
+            content = unpack(message.content) if message.metadata.message_type == "train" else []
+            rounds = {c.get(ROUND) for unit in content for c in unit.config_records.values()}
+            if 2 in rounds:
+                raise KeyboardInterrupt
+            return "answered"
+
+    given = at_server(files, **EXAMPLE_LEVEL_DP)
+    with pytest.raises(KeyboardInterrupt):
+        on_flower(given, tmp_path, Stopped(), num_nodes=2)
+    deployed(files, tmp_path, **EXAMPLE_LEVEL_DP)
+    content = torch.load(checkpoint(tmp_path), weights_only=True)
+    assert content["round_num"] == 2
+    assert int(content["ledger"]["example_level"]["participations"].sum()) == 5 + 2 * 5
 
 
 def test_nothing_but_the_checkpoint_holds_the_secret_and_only_its_owner_can_read_it(
@@ -233,12 +274,14 @@ def test_what_a_node_is_sent_tells_nothing_of_the_users_of_others(
     grid = deployed(files, tmp_path, **CENTRAL_DP)
     training = [m for m in grid.sent if m.metadata.message_type == "train"]
     assert {message.metadata.group_id for message in training} == {""}
+    numbers = []
     for message in training:
         configs = [c for u in unpack(message.content) for c in u.config_records.values()]
         users = [str(config[USER]) for config in configs]
-        assert len(users) > 1
+        numbers.append(len(users))
         assert users == sorted(users)
         assert all(config.keys() == {ROUND, USER} for config in configs)
+    assert max(numbers) > 1
 
 
 def test_two_deployments_with_one_seed_differ_in_noise_and_cohorts(

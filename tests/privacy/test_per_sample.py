@@ -449,8 +449,17 @@ def test_a_layer_that_computes_its_weight_is_refused(
     wrap: Callable[[nn.Module], nn.Module],
 ) -> None:
     """A rule's gradients are of that weight; what it is computed from would get none."""
-    with pytest.raises(PrivacyError, match="computes a weight"):
-        PerSampleGradients(nn.Sequential(nn.Flatten(), wrap(nn.Linear(2, 2, bias=False))))
+    for layer in (nn.Linear(2, 2, bias=False), nn.ConvTranspose2d(2, 2, 1)):
+        with pytest.raises(PrivacyError, match="computes a weight"):
+            PerSampleGradients(nn.Sequential(wrap(layer)))
+    frozen = wrap(nn.Linear(2, 2)).requires_grad_(False)
+    PerSampleGradients(nn.Sequential(frozen, nn.Linear(2, 2)))
+
+
+def test_a_constant_beside_the_parameters_is_no_computed_weight() -> None:
+    layer = nn.Linear(2, 2)
+    layer.scale = torch.ones(2)
+    PerSampleGradients(nn.Sequential(layer))
 
 
 def test_hooks_are_attached_once() -> None:
