@@ -5,6 +5,7 @@ its own random streams. The parent only listens, so that one run's end, good or 
 other.
 """
 
+import os
 import signal
 import threading
 import traceback
@@ -163,19 +164,25 @@ class _Sender:
         """Never: the parent plans."""
 
     def started(self, run_id: str, num_rounds: int, done: int) -> None:
-        self._events.send(("started", {"num_rounds": num_rounds, "done": done}))
+        self._tell("started", num_rounds=num_rounds, done=done)
 
     def noted(self, run_id: str, text: str) -> None:
-        self._events.send(("noted", {"text": text}))
+        self._tell("noted", text=text)
 
     def recorded(self, run_id: str, line: dict[str, Any]) -> None:
-        self._events.send(("recorded", {"line": line}))
+        self._tell("recorded", line=line)
 
     def finished(self, run_id: str, summary: dict[str, Any], skipped: bool) -> None:
-        self._events.send(("finished", {"summary": summary, "skipped": skipped}))
+        self._tell("finished", summary=summary, skipped=skipped)
 
     def failed(self, run_id: str, failure: Failure, skipped: bool) -> None:
-        self._events.send(("failed", {"failure": failure, "skipped": skipped}))
+        self._tell("failed", failure=failure, skipped=skipped)
+
+    def _tell(self, kind: str, **content: Any) -> None:
+        try:
+            self._events.send((kind, content))
+        except OSError:  # the parent was killed, which is no fault of the run's
+            os._exit(1)
 
 
 def _child(

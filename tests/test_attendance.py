@@ -94,6 +94,8 @@ class Book:
     def __init__(self) -> None:
         self.training: list[dict[str, Any]] = []
 
+    def begin_round(self, state: RunState, ledger: dict[str, Any]) -> None: ...
+
     def close_round(self, state: RunState, training: Any, spent: Any) -> RunState:
         if training is not None:
             self.training.append({k: v for k, v in training.items() if k != "seconds"})
